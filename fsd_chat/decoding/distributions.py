@@ -1,0 +1,75 @@
+"""From logits to probabilities, and from probabilities to tokens."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fsd_chat.decoding.settings import Sampling
+
+
+def raw_log_probabilities(logits: Tensor) -> Tensor:
+    """logits [n, V] → log-softmax in float32 [n, V], before any sampling setting."""
+    return torch.log_softmax(logits.float(), dim=-1)
+
+
+def filtered_logits(logits: Tensor, sampling: Sampling) -> Tensor:
+    """logits [n, V] → logits over the temperature, -inf outside top-k, top-p and min-p [n, V].
+
+    The filters act in that order, each on what the ones before it left. Temperature 0 leaves the
+    logits unscaled: which tokens the filters admit is then decided at temperature 1.
+    """
+    kept = logits.float()
+    if sampling.temperature not in (0.0, 1.0):
+        kept = kept / sampling.temperature
+    if 0 < sampling.top_k < kept.shape[-1]:
+        least = kept.topk(sampling.top_k, dim=-1).values[:, -1:]
+        kept = kept.masked_fill(kept < least, -torch.inf)
+    if sampling.top_p < 1:
+        kept = kept.masked_fill(~nucleus(kept, sampling.top_p), -torch.inf)
+    if sampling.min_p > 0:
+        probabilities = kept.softmax(dim=-1)
+        least = sampling.min_p * probabilities.amax(dim=-1, keepdim=True)
+        kept = kept.masked_fill(probabilities < least, -torch.inf)
+    return kept
+
+
+def nucleus(logits: Tensor, mass: float) -> Tensor:
+    """logits [n, V] → True for the fewest likeliest tokens that together hold `mass` [n, V]."""
+    ordered, order = logits.softmax(dim=-1).sort(dim=-1, descending=True)
+    before = ordered.cumsum(dim=-1) - ordered
+    kept = before < mass
+    kept[:, 0] = True
+    return torch.zeros_like(kept).scatter(-1, order, kept)
+
+
+def probabilities(filtered: Tensor, temperature: float) -> Tensor:
+    """filtered logits [n, V] → the distribution tokens are drawn from [n, V].
+
+    At temperature 0 it is all on the likeliest token, found among the logits themselves: softmax
+    in float32 can turn two different logits into equal probabilities.
+    """
+    if temperature > 0:
+        return filtered.softmax(dim=-1)
+    return point_masses(filtered.argmax(dim=-1), filtered.shape[-1])
+
+
+def point_masses(tokens: Tensor, vocabulary: int) -> Tensor:
+    """tokens [n] → rows with all their mass on them [n, vocabulary], float32."""
+    rows = torch.zeros(tokens.shape[0], vocabulary, device=tokens.device)
+    return rows.scatter_(-1, tokens[:, None], 1.0)
+
+
+def sample(weights: Tensor, generator: torch.Generator) -> Tensor:
+    """Non-negative weights [n, V], not all zero in a row → one token per row [n].
+
+    The largest of weight / exponential noise falls on each token in proportion to its weight, and
+    finding it needs no word from the device.
+    """
+    noise = torch.empty_like(weights).exponential_(generator=generator)
+    return (weights / noise.clamp_min(torch.finfo(weights.dtype).tiny)).argmax(dim=-1)
+
+
+def are_distributions(logits: Tensor) -> Tensor:
+    """logits [n, V] → [n], False for a row with NaN or +inf in it, or with nothing but -inf."""
+    return logits.amax(dim=-1).isfinite()

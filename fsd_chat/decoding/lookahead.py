@@ -1,0 +1,165 @@
+"""How many tokens to draft before the target is asked."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from fsd_chat.decoding.records import Round
+from fsd_chat.decoding.settings import Knob
+
+
+class Lookahead(Protocol):
+    def length(self, knob: Knob) -> int:
+        """Tokens to draft in the next round; 0 asks the target alone."""
+
+    def observe(self, round: Round) -> None:
+        """What the last round brought and cost."""
+
+
+class Fixed:
+    """Always the same length. The paper's experiments use 5."""
+
+    def __init__(self, count: int) -> None:
+        if count < 0:
+            raise ValueError(f"the draft length must be 0 or more, not {count}")
+        self.count = count
+
+    def length(self, knob: Knob) -> int:
+        return self.count
+
+    def observe(self, round: Round) -> None:
+        pass
+
+
+class Heuristic:
+    """Two more after a round that kept every draft, one less after any other; at least one.
+
+    The schedule that transformers' assisted generation calls `heuristic`, starting from 5.
+    """
+
+    def __init__(self, start: int = 5, most: int = 20) -> None:
+        self.count = start
+        self.most = most
+
+    def length(self, knob: Knob) -> int:
+        return self.count
+
+    def observe(self, round: Round) -> None:
+        if round.drafted:
+            kept_all = round.accepted == round.drafted
+            self.count = min(self.most, max(1, self.count + (2 if kept_all else -1)))
+
+
+class Recorded:
+    """The lengths of an earlier reply, so that it can be written again exactly."""
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self._lengths = deque(lengths)
+
+    def length(self, knob: Knob) -> int:
+        return self._lengths.popleft() if self._lengths else 0
+
+    def observe(self, round: Round) -> None:
+        pass
+
+
+class Adaptive:
+    """The length that promises the most tokens per second, from what is measured as it goes.
+
+    With acceptance rate a, drafting k gives (1 - a^(k+1)) / (1 - a) tokens (Leviathan et al. 2023,
+    eq. 1) for k draft steps and one verification of k + 1 rows. a is what the *present* knob would
+    have accepted at the positions verified lately, so turning the knob shows at once. Where no
+    length pays, none is drafted, but for a probe now and then: text changes.
+    """
+
+    PROBE_EVERY = 24
+    PROBE_LENGTH = 2
+    START = 4
+
+    def __init__(self, most: int = 12, remembered: int = 64, smoothing: float = 0.2) -> None:
+        self.most = most
+        self.smoothing = smoothing
+        self._positions: deque[tuple[float, float, bool]] = deque(maxlen=remembered)
+        self._draft_step_s: float | None = None
+        self._verify_s: dict[int, float] = {}
+        self._since_draft = 0
+
+    def length(self, knob: Knob) -> int:
+        if self._draft_step_s is None:
+            return self.START
+        if 1 not in self._verify_s:
+            return 0
+        best = max(range(self.most + 1), key=lambda k: self.gain(k, knob))
+        if best == 0 and self._since_draft >= self.PROBE_EVERY:
+            return self.PROBE_LENGTH
+        return best
+
+    def gain(self, drafts: int, knob: Knob) -> float:
+        """Expected tokens per second at this draft length."""
+        a = self.acceptance(knob)
+        tokens = drafts + 1.0 if a >= 1 else (1 - a ** (drafts + 1)) / (1 - a)
+        return tokens / (drafts * (self._draft_step_s or 0.0) + self.verification(drafts + 1))
+
+    def acceptance(self, knob: Knob) -> float:
+        """Share of the remembered positions that `knob` lets through. Rules whose knob is no
+        divergence are taken at what they did."""
+        if not self._positions:
+            return 0.5
+        chances = (self._chance(knob, *position) for position in self._positions)
+        return sum(chances) / len(self._positions)
+
+    @staticmethod
+    def _chance(knob: Knob, divergence: float, exact: float, stayed: bool) -> float:
+        match knob.rule:
+            case "exact":
+                return exact
+            case "fsd":
+                return 1.0 if 0 < knob.threshold >= divergence else exact
+            case "fsd-paper":
+                return float(divergence <= knob.threshold)
+            case _:
+                return float(stayed)
+
+    def verification(self, rows: int) -> float:
+        """Seconds that the target takes for `rows`, between the row counts measured so far."""
+        known = sorted(self._verify_s)
+        below = max((row for row in known if row <= rows), default=known[0])
+        above = min((row for row in known if row >= rows), default=known[-1])
+        low, high = self._verify_s[below], self._verify_s[above]
+        if below == above or rows <= below:
+            return low
+        return low + (high - low) * (rows - below) / (above - below)
+
+    def observe(self, round: Round) -> None:
+        rows = round.drafted + 1
+        self._verify_s[rows] = self._blend(self._verify_s.get(rows), round.verify_s)
+        self._since_draft += 1
+        if not round.drafted:
+            return
+        self._since_draft = 0
+        self._draft_step_s = self._blend(self._draft_step_s, round.draft_s / round.drafted)
+        for token in round.tokens:
+            if token.exact is not None and token.divergence is not None:
+                stayed = token.origin != "recovered"
+                self._positions.append((token.divergence, token.exact, stayed))
+
+    def _blend(self, old: float | None, new: float) -> float:
+        return new if old is None else old + self.smoothing * (new - old)
+
+
+def lookahead(name: str) -> Lookahead:
+    """`adaptive`, `paper`, `heuristic`, or a number. Raises ValueError for anything else."""
+    match name:
+        case "adaptive":
+            return Adaptive()
+        case "paper":
+            return Fixed(5)
+        case "heuristic":
+            return Heuristic()
+    try:
+        return Fixed(int(name))
+    except ValueError:
+        known = "adaptive, paper, heuristic or a number of tokens"
+        raise ValueError(f"the draft length must be {known}, not {name!r}") from None

@@ -1,0 +1,1 @@
+"""The process that owns the models, and the protocol spoken with it."""
