@@ -78,6 +78,8 @@ class AcceptanceCurve:
         self._values = [sum(coin)]
         for chance in coin:
             self._values.append(self._values[-1] + 1.0 - chance)
+        # Summing chances leaves rounding behind, and everything accepted must be exactly 1.
+        self._values[-1] = float(len(ordered))
         self._count = len(ordered)
 
     def __len__(self) -> int:
@@ -122,7 +124,7 @@ def step(
         return _ladder_step(threshold, points, divergence)
     goal = curve.acceptance(threshold) + points
     if points > 0:
-        reached = curve.threshold_for(min(1.0, goal))
+        reached = min(curve.threshold_for(min(1.0, goal)), BOUNDS[divergence])
         return reached if reached > threshold else _ladder_step(threshold, points, divergence)
     lowest = curve.acceptance(0.0)
     if goal <= lowest:
