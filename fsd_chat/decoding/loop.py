@@ -7,7 +7,7 @@ everything it knows of a model is in `model`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -53,7 +53,7 @@ def prefill(model: CachedModel, tokens: Sequence[int], chunk: int = 256) -> Iter
 
 def decode(
     target: CachedModel, drafter: Drafter | None, committed: list[int], reply: Reply
-) -> Iterator[Round]:
+) -> Generator[Round, None, None]:
     """Write a reply to the prompt in `committed`, appending to it; yields one round at a time.
 
     committed: at least one id; all of them but the last must be in the target's cache already

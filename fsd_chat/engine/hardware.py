@@ -1,7 +1,8 @@
-"""How many threads the arithmetic should use."""
+"""What the engine asks of the machine: threads, and memory back."""
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 def use_physical_cores() -> None:
-    """One thread per physical core this process may use; two on a core only get in each other's way.
+    """One thread per physical core this process may use: two on a core get in each other's way.
 
     OMP_NUM_THREADS has the last word, and where cores cannot be told torch's own choice stands.
     """
@@ -42,3 +43,12 @@ def _share(quota: Path) -> int | None:
         return max(1, int(allowed) // int(period))
     except (OSError, ValueError):
         return None
+
+
+def free_memory() -> None:
+    """Give back what nothing refers to any more, to the device as well."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    elif torch.backends.mps.is_available():
+        torch.mps.empty_cache()
