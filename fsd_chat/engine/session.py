@@ -70,23 +70,23 @@ class Session:
         check(command)
         prompt = self._prompt(command)
         writing = Writing(self.pair, self.caches, control, prompt.ids, emit)
-        self.caches.turn_to(prompt.ids)
-        emit(
-            Started(
-                request=command.request,
-                prompt_tokens=len(prompt.ids),
-                cached_tokens=self.caches.target.length,
-                seed=writing.seed,
-                dropped_turns=prompt.dropped_turns,
-            )
-        )
         try:
+            self.caches.turn_to(prompt.ids)
+            emit(
+                Started(
+                    request=command.request,
+                    prompt_tokens=len(prompt.ids),
+                    cached_tokens=self.caches.target.length,
+                    seed=writing.seed,
+                    dropped_turns=prompt.dropped_turns,
+                )
+            )
             reason = writing.write()
-        except NonFiniteTarget as error:
-            raise EngineError("non-finite", str(error)) from error
-        except Exception:
-            # Some layers may have read a token that others have not.
+        except Exception as error:
+            # Some layers may have read a token that others have not, and NaN spreads.
             self.caches.forget()
+            if isinstance(error, NonFiniteTarget):
+                raise EngineError("non-finite", str(error)) from error
             raise
         finally:
             self.caches.roll_back()

@@ -87,5 +87,4 @@ def token_record(token: Token, text: str) -> TokenRecord:
 
 
 def _sentence(error: ValueError) -> str:
-    text = str(error)
-    return text[:1].upper() + text[1:].rstrip(".") + "."
+    return f"These settings cannot be used: {error}."
