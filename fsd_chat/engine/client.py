@@ -101,8 +101,8 @@ class EngineClient:
         except (msgspec.MsgspecError, FrameError) as error:
             yield Failed(
                 kind="internal",
-                message=f"The engine said something that cannot be understood ({error}) and was "
-                f"ended. Its log: {self.log_path}",
+                message=f"the engine said something that cannot be understood ({error}) and was "
+                f"ended; its log: {self.log_path}",
             )
         await self._end(process)
 
@@ -168,7 +168,7 @@ def _understood(payload: bytes) -> Event:
     event = event_decoder.decode(payload)
     if isinstance(event, Hello) and event.version != PROTOCOL_VERSION:
         raise _OtherVersion(
-            f"The engine speaks version {event.version} of the protocol and this program version "
-            f"{PROTOCOL_VERSION}; install fsd-chat again."
+            f"the engine speaks version {event.version} of the protocol and this program version "
+            f"{PROTOCOL_VERSION}; install fsd-chat again"
         )
     return event

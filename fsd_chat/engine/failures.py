@@ -20,8 +20,8 @@ def failed(error: BaseException, request: int | None, log: str) -> Failed:
     if is_out_of_memory(error):
         return Failed(
             kind="memory",
-            message="The memory is not enough. Take a smaller pair, a dtype of fewer bytes or "
-            "another device, or start a new chat: a shorter text needs less.",
+            message="there is not enough memory; take a smaller pair, a dtype of fewer bytes or "
+            "another device, or start a new chat: a shorter text needs less",
             request=request,
         )
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

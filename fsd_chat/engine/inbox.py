@@ -46,7 +46,7 @@ class Inbox:
         try:
             command = command_decoder.decode(payload)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            self._work.put(EngineError("bad-request", f"A command was not understood: {error}."))
+            self._work.put(EngineError("bad-request", f"a command was not understood: {error}"))
             return True
         match command:
             case Shutdown():
@@ -65,7 +65,7 @@ class Inbox:
 
     def _ask(self, command: Generate) -> None:
         if command.request in self._replies:
-            problem = f"Request {command.request} is being answered already; choose a new number."
+            problem = f"request {command.request} is being answered already; choose a new number"
             self._work.put(EngineError("bad-request", problem))
             return
         reply = self._replies[command.request] = ReplyControl(command)

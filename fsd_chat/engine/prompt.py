@@ -41,8 +41,8 @@ def fit(render: Render, messages: Sequence[Message], context: int, reply: int) -
     ids = without(oldest)
     if len(ids) >= context:
         raise PromptTooLong(
-            f"The prompt has {len(ids)} tokens and the context holds {context}, "
-            "reply included. Shorten the last message or the system prompt."
+            f"the prompt has {len(ids)} tokens and the context holds {context}, "
+            "reply included; shorten the last message or the system prompt"
         )
     return Prompt(ids, dropped_turns=sum(len(turn) for turn in turns[:oldest]))
 

@@ -20,11 +20,9 @@ from fsd_chat.engine.messages import (
 from fsd_chat.engine.prompt import Prompt, PromptTooLong, fit
 from fsd_chat.engine.translation import check
 from fsd_chat.engine.writing import Emit, Writing
-from fsd_chat.models.loading import ModelError
-from fsd_chat.models.pair import Pair, load_pair
+from fsd_chat.models.errors import ModelError
+from fsd_chat.models.pair import PROMPT_LOOKUP, Pair, load_pair
 from fsd_chat.models.template import knows_thinking, render
-
-PROMPT_LOOKUP = "prompt-lookup"
 
 
 def load(command: LoadPair, progress: Callable[[str, float | None], None]) -> Session:
@@ -103,7 +101,7 @@ class Session:
         except PromptTooLong as error:
             raise EngineError("context", str(error)) from error
         if not prompt.ids:
-            raise EngineError("bad-request", "There is nothing to reply to: the prompt is empty.")
+            raise EngineError("bad-request", "there is nothing to reply to: the prompt is empty")
         return prompt
 
 

@@ -54,11 +54,11 @@ def check(command: Generate) -> None:
     """What decoding does not check itself. Raises EngineError ("bad-request")."""
     sampling = command.sampling
     problems = {
-        "There is no message to reply to.": not command.messages,
-        f"max_tokens must be 1 or more, not {sampling.max_tokens}.": sampling.max_tokens < 1,
-        f"exact_prefix must be 0 or more, not {sampling.exact_prefix}.": sampling.exact_prefix < 0,
-        "A stop string cannot be empty.": "" in sampling.stop,
-        f"The seed must be from 0 to 2^63 - 1, not {sampling.seed}.": not (
+        "there is no message to reply to": not command.messages,
+        f"max_tokens must be 1 or more, not {sampling.max_tokens}": sampling.max_tokens < 1,
+        f"exact_prefix must be 0 or more, not {sampling.exact_prefix}": sampling.exact_prefix < 0,
+        "a stop string cannot be empty": "" in sampling.stop,
+        f"the seed must be from 0 to 2^63 - 1, not {sampling.seed}": not (
             0 <= (sampling.seed or 0) < SEEDS
         ),
     }
@@ -87,4 +87,4 @@ def token_record(token: Token, text: str) -> TokenRecord:
 
 
 def _sentence(error: ValueError) -> str:
-    return f"These settings cannot be used: {error}."
+    return f"these settings cannot be used: {error}"

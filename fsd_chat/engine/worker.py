@@ -102,7 +102,7 @@ def listen(commands: int, inbox: Inbox) -> NoReturn:
                 if not inbox.put(payload):
                     leave(0)
     except FrameError as error:
-        print(f"The pipe carried something else than commands: {error}.")
+        print(f"the pipe carried something else than commands: {error}")
         leave(GARBAGE)
     except BaseException:
         traceback.print_exc()
@@ -174,7 +174,7 @@ class Worker:
     def _reply(self, control: ReplyControl) -> None:
         try:
             if self._session is None:
-                raise EngineError("bad-request", "No pair is loaded yet, so nothing can reply.")
+                raise EngineError("bad-request", "no pair is loaded yet, so nothing can reply")
             finished = self._session.generate(control, self._emit)
         finally:
             self._inbox.done(control)

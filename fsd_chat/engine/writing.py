@@ -113,7 +113,7 @@ class Writing:
         try:
             self._live.current = decoding_knob(self._wanted)
         except EngineError as error:
-            self.emit(Failed(kind=error.kind, message=f"{error} The knob stays as it was."))
+            self.emit(Failed(kind=error.kind, message=f"{error}; the knob stays as it was"))
         else:
             self.emit(KnobSet(request=self.request, index=self.said, knob=self._wanted))
 

@@ -38,7 +38,7 @@ from fsd_chat.engine.messages import (
 if TYPE_CHECKING:
     from conftest import TinyModels
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ROLES: tuple[Role, Role] = ("user", "assistant")
 EventType = TypeVar("EventType", Hello, Loading, Ready, Started, Round, KnobSet, Finished, Failed)
@@ -71,7 +71,7 @@ class Conversation:
     async def start(self) -> None:
         await self.client.start()
         self._events = self.client.events()
-        await self.until(Hello)
+        self.process = (await self.until(Hello)).process
 
     async def until(
         self, kind: type[EventType], matches: Callable[[EventType], bool] = lambda event: True
@@ -97,13 +97,22 @@ class Conversation:
         )
 
 
-@pytest_asyncio.fixture
-async def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Conversation]:
-    monkeypatch.setenv("FSD_CHAT_DATA", str(tmp_path))
-    conversation = Conversation()
-    await conversation.start()
-    yield conversation
-    await conversation.client.close()
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Conversation]:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("FSD_CHAT_DATA", str(tmp_path_factory.mktemp("data")))
+        conversation = Conversation()
+        yield conversation
+        await conversation.client.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def engine(shared: Conversation) -> Conversation:
+    """One process for all tests, but for those that end it."""
+    if not shared.client.running:
+        await shared.start()
+    shared.heard.clear()
+    return shared
 
 
 @pytest.fixture(scope="module")
@@ -180,9 +189,7 @@ async def test_an_engine_killed_during_a_reply_ends_the_events_and_starts_again(
     await engine.until(Ready)
     engine.client.send(ask(1, "hi", max_tokens=90_000))
     await engine.until(Round)
-    hello = engine.heard[0]
-    assert isinstance(hello, Hello)
-    os.kill(hello.process, signal.SIGKILL)
+    os.kill(engine.process, signal.SIGKILL)
     rest = await engine.rest()
     assert all(isinstance(event, Round) for event in rest)
     assert engine.client.returncode == -signal.SIGKILL

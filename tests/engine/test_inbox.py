@@ -75,7 +75,7 @@ def test_a_number_in_use_is_refused() -> None:
     taken(inbox)
     problem = inbox.next()
     assert isinstance(problem, EngineError)
-    assert "Request 1" in str(problem)
+    assert "request 1" in str(problem)
 
 
 def test_what_is_no_command_is_reported_with_its_place() -> None:

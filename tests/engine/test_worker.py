@@ -117,7 +117,7 @@ def test_a_reply_without_a_pair_is_refused(process: Process) -> None:
     failure = process.hear()
     assert isinstance(failure, Failed)
     assert (failure.kind, failure.request) == ("bad-request", 5)
-    assert "No pair" in failure.message
+    assert "no pair" in failure.message
 
 
 def run(program: str) -> subprocess.CompletedProcess[bytes]:
