@@ -158,6 +158,7 @@ class Worker:
 
     def _load(self, command: LoadPair) -> None:
         # torch takes seconds to import; until here the process lives without it.
+        self._progress("starting the engine", None)
         from fsd_chat.engine.hardware import use_physical_cores
         from fsd_chat.engine.session import load, ready
 
