@@ -3,7 +3,8 @@
 P is the target's distribution, Q the draft's, M = (P + Q) / 2; logarithms are natural. Every
 function takes log-probabilities [n, V] and returns one value per row [n]. Sums are written out:
 library functions for KL differ in the order of their arguments, and that is how the authors'
-released code came to compute something else than it names.
+released code came to compute something else than it names. Where a divergence is bounded its sum is
+clamped to the bound: rounding must not put it above a threshold that means "anything goes".
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def log_mixture(log_p: Tensor, log_q: Tensor) -> Tensor:
 def js(log_p: Tensor, log_q: Tensor) -> Tensor:
     """Jensen-Shannon: ½ KL(P‖M) + ½ KL(Q‖M), at most ln 2."""
     log_m = log_mixture(log_p, log_q)
-    return (kl(log_p, log_m) + kl(log_q, log_m)) / 2
+    return ((kl(log_p, log_m) + kl(log_q, log_m)) / 2).clamp_max(math.log(2))
 
 
 def kl_draft_target(log_p: Tensor, log_q: Tensor) -> Tensor:
@@ -51,7 +52,7 @@ def kl_target_draft(log_p: Tensor, log_q: Tensor) -> Tensor:
 
 def tv(log_p: Tensor, log_q: Tensor) -> Tensor:
     """Total variation: ½ Σ |P - Q| = 1 - Σ min(P, Q), at most 1."""
-    return (log_p.exp() - log_q.exp()).abs().sum(dim=-1) / 2
+    return ((log_p.exp() - log_q.exp()).abs().sum(dim=-1) / 2).clamp_max(1)
 
 
 def js_as_released(log_p: Tensor, log_q: Tensor) -> Tensor:
@@ -77,14 +78,21 @@ LARGEST: dict[str, float] = {
 
 
 def fold_top_k(log_p: Tensor, log_q: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k likeliest tokens under P, and the rest of each row in one bucket: twice [n, k + 1]."""
+    """The k likeliest tokens under P, and the rest of each row in one bucket: twice [n, V + 1].
+
+    The tokens in the bucket have -inf in their own places.
+    """
     if k >= log_p.shape[-1]:
         return log_p, log_q
-    likeliest = log_p.topk(k, dim=-1).indices
+    least = log_p.topk(k, dim=-1).values[:, -1:]
+    likelier, tied = log_p > least, log_p == least
+    # Of equally likely tokens the lowest ids come first; `topk` would take any of them.
+    room = k - likelier.sum(dim=-1, keepdim=True)
+    kept = likelier | (tied & (tied.cumsum(dim=-1) <= room))
 
     def fold(rows: Tensor) -> Tensor:
-        rest = rows.scatter(-1, likeliest, -torch.inf).logsumexp(dim=-1, keepdim=True)
-        return torch.cat([rows.gather(-1, likeliest), rest], dim=-1)
+        rest = rows.masked_fill(kept, -torch.inf).logsumexp(dim=-1, keepdim=True)
+        return torch.cat([rows.masked_fill(~kept, -torch.inf), rest], dim=-1)
 
     return fold(log_p), fold(log_q)
 
