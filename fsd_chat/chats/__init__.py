@@ -1,0 +1,1 @@
+"""Conversations: what they are, where they are kept, and how they leave."""
