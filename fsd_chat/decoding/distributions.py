@@ -21,7 +21,8 @@ def filtered_logits(logits: Tensor, sampling: Sampling) -> Tensor:
     """
     kept = logits.float()
     if sampling.temperature not in (0.0, 1.0):
-        kept = kept / sampling.temperature
+        # Below the largest, which becomes 0: no temperature is so low that a logit overflows.
+        kept = (kept - kept.amax(dim=-1, keepdim=True)) / sampling.temperature
     if 0 < sampling.top_k < kept.shape[-1]:
         least = kept.topk(sampling.top_k, dim=-1).values[:, -1:]
         kept = kept.masked_fill(kept < least, -torch.inf)

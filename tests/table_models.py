@@ -1,13 +1,10 @@
-"""Small models whose every distribution is known, for the loop and the laws."""
+"""Small models whose every distribution is known, and whole replies written with them."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 
-import pytest
 import torch
-from hypothesis import Phase, settings
 from torch import Tensor
 
 from fsd_chat.decoding.drafting import Drafter, ModelDrafter
@@ -16,14 +13,6 @@ from fsd_chat.decoding.loop import Reply, decode, prefill
 from fsd_chat.decoding.records import Round
 from fsd_chat.decoding.settings import Knob, LiveKnob, Sampling
 from fsd_chat.decoding.stopping import Stopping, TextWatch
-
-settings.register_profile("exploring", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True, database=None)
-# A mutant has only to be noticed, not explained by the smallest example.
-settings.register_profile(
-    "mutations", settings.get_profile("ci"), phases=[Phase.explicit, Phase.generate]
-)
-settings.load_profile(os.environ.get("FSD_CHAT_HYPOTHESIS", "ci"))
 
 
 class TableModel:
@@ -124,13 +113,3 @@ def write_reply(
         after_round(round)
     check_caches(target, drafter, committed)
     return rounds
-
-
-@pytest.fixture(scope="session")
-def table_model() -> type[TableModel]:
-    return TableModel
-
-
-@pytest.fixture(scope="session")
-def write() -> Callable[..., list[Round]]:
-    return write_reply
