@@ -1,8 +1,8 @@
-"""Tiny models that load in a moment: random ones, and ones that recite a given text."""
+"""Tiny models that load in a moment, random ones and ones that recite, and replies from them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,6 +10,22 @@ import pytest
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from fsd_chat.engine.inbox import ReplyControl
+from fsd_chat.engine.messages import (
+    Event,
+    Finished,
+    Generate,
+    Knob,
+    LoadPair,
+    Message,
+    ModelSource,
+    Role,
+    Round,
+    Sampling,
+    Started,
+)
+from fsd_chat.engine.session import Session, load
 
 CHAT_TEMPLATE = """\
 {%- for message in messages -%}
@@ -138,3 +154,122 @@ class TinyModels:
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyModels:
     return TinyModels(tmp_path_factory.mktemp("models"))
+
+
+GREEDY = Sampling(temperature=0.0)
+ROLES: tuple[Role, Role] = ("user", "assistant")
+Hook = Callable[[Event, ReplyControl], None]
+Action = Callable[[ReplyControl], None]
+OpenPair = Callable[..., Session]
+
+
+def open_pair(target: Path, draft: Path | str | None = None) -> Session:
+    def source(location: Path | str) -> ModelSource:
+        return ModelSource(location=str(location), device="cpu", dtype="float32")
+
+    command = LoadPair(name="tiny", target=source(target), draft=source(draft) if draft else None)
+    return load(command, lambda stage, fraction: None)
+
+
+class Reply:
+    """What `session` says to a conversation in which user and assistant take turns."""
+
+    def __init__(
+        self,
+        session: Session,
+        *turns: str,
+        knob: Knob | None = None,
+        sampling: Sampling = GREEDY,
+        plain: bool = False,
+        draft_lengths: tuple[int, ...] = (),
+        after: tuple[int, Action] | None = None,
+        hook: Hook | None = None,
+    ) -> None:
+        """after: what to do, and when so many rounds have been told; hook: what to do at events."""
+        self.session = session
+        self.events: list[Event] = []
+        self._after = after
+        self._hook = hook
+        messages = tuple(Message(role=ROLES[i % 2], content=turn) for i, turn in enumerate(turns))
+        self.control = ReplyControl(
+            Generate(
+                request=1,
+                messages=messages,
+                knob=knob or Knob(rule="exact", lookahead="3"),
+                sampling=sampling,
+                plain=plain,
+                draft_lengths=draft_lengths,
+            )
+        )
+        self.events.append(session.generate(self.control, self._emit))
+        assert_caches_hold_the_text(session)
+
+    def _emit(self, event: Event) -> None:
+        self.events.append(event)
+        if self._hook:
+            self._hook(event, self.control)
+        if self._after and isinstance(event, Round) and len(self.rounds) == self._after[0]:
+            self._after[1](self.control)
+
+    @property
+    def started(self) -> Started:
+        assert isinstance(self.events[0], Started)
+        return self.events[0]
+
+    @property
+    def finished(self) -> Finished:
+        assert isinstance(self.events[-1], Finished)
+        return self.events[-1]
+
+    @property
+    def rounds(self) -> list[Round]:
+        return [event for event in self.events if isinstance(event, Round)]
+
+    @property
+    def tokens(self) -> list[int]:
+        return [token.id for round in self.rounds for token in round.tokens]
+
+    @property
+    def origins(self) -> set[str]:
+        return {token.origin for round in self.rounds for token in round.tokens}
+
+    @property
+    def text(self) -> str:
+        return "".join(round.text for round in self.rounds) + self.finished.text
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(round.reasoning for round in self.rounds) + self.finished.reasoning
+
+    def of(self, kind: type[Event]) -> list[Event]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+def assert_caches_hold_the_text(session: Session) -> None:
+    caches = session.caches
+    assert caches.target.length <= max(0, len(caches.committed) - 1)
+    if caches.draft is not None:
+        assert caches.draft.length <= max(0, len(caches.committed) - 1)
+
+
+@pytest.fixture
+def pair() -> OpenPair:
+    """Opens a session on a target and, if there is one, a draft."""
+    return open_pair
+
+
+@pytest.fixture
+def say() -> type[Reply]:
+    """Lets a session reply to a conversation."""
+    return Reply
+
+
+@pytest.fixture(scope="session")
+def letters(tiny: TinyModels) -> Path:
+    """Says the alphabet for ever."""
+    return tiny.circling("letters", "abcdefghijklmnopqrstuvwxyz", context=100_000)
+
+
+@pytest.fixture(scope="session")
+def random_pair(tiny: TinyModels) -> tuple[Path, Path]:
+    return tiny.random("random-target", seed=1), tiny.random("random-draft", seed=2)

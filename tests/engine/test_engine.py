@@ -115,11 +115,6 @@ async def engine(shared: Conversation) -> Conversation:
     return shared
 
 
-@pytest.fixture(scope="module")
-def letters(tiny: TinyModels) -> Path:
-    return tiny.circling("e2e-letters", "abcdefghijklmnopqrstuvwxyz", context=100_000)
-
-
 async def test_a_pair_is_loaded_and_replies_and_the_second_turn_reuses_the_caches(
     engine: Conversation, letters: Path
 ) -> None:
