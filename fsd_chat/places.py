@@ -1,0 +1,39 @@
+"""Where things are kept: the platform's folders, each of which the environment can move."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import platformdirs
+
+APP = "fsd-chat"
+EMBEDDED = "smol-v1"
+"""Folder of the converted embedded pair; renamed when the conversion changes what it writes."""
+
+
+def config_path() -> Path:
+    """FSD_CHAT_CONFIG, or `config.toml` at the platform's place."""
+    return _chosen("FSD_CHAT_CONFIG") or (
+        platformdirs.user_config_path(APP, appauthor=False) / "config.toml"
+    )
+
+
+def data_folder() -> Path:
+    """Where chats are kept: FSD_CHAT_DATA, or the platform's place."""
+    return _chosen("FSD_CHAT_DATA") or platformdirs.user_data_path(APP, appauthor=False)
+
+
+def cache_folder() -> Path:
+    """Where converted models lie: FSD_CHAT_CACHE, or the platform's place."""
+    return _chosen("FSD_CHAT_CACHE") or platformdirs.user_cache_path(APP, appauthor=False)
+
+
+def embedded_home() -> Path:
+    """The embedded pair, as folders `target` and `draft`; there once it has been converted."""
+    return cache_folder() / EMBEDDED
+
+
+def _chosen(variable: str) -> Path | None:
+    value = os.environ.get(variable)
+    return Path(value).expanduser() if value else None
