@@ -103,7 +103,7 @@ class ModelDrafter:
             drawn_from,
             raw_log_probabilities(logits),
             raw_log_probabilities(processed),
-            are_distributions(logits),
+            are_distributions(logits) & are_distributions(processed),
         )
 
     def _buffer(self, count: int) -> Tensor:

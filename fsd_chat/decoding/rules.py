@@ -130,7 +130,9 @@ def raised(evidence: Evidence, delta: Tensor) -> Tensor:
     2026, arXiv 2604.04987).
     """
     p = evidence.target_probability
-    return (p + (2 * delta * p * (1 - p)).clamp_min(0).sqrt()).clamp_max(1)
+    # Even an infinite δ cannot raise what is certain or impossible: 0 · ∞ counts as 0 here.
+    variance = (2 * delta * p * (1 - p)).nan_to_num(nan=0.0).clamp_min(0)
+    return (p + variance.sqrt()).clamp_max(1)
 
 
 def cactus(evidence: Evidence, T: Tensor) -> Tensor:

@@ -42,6 +42,11 @@ class TargetRows:
         filtered = filtered_logits(penalised, sampling)
         return TargetRows(logits, filtered, probabilities(filtered, sampling.temperature))
 
+    @property
+    def usable(self) -> Tensor:
+        """Which rows are distributions, both as given and under the user's settings [k + 1]."""
+        return are_distributions(self.logits) & are_distributions(self.filtered)
+
     def rules_out(self, tokens: Tensor) -> Tensor:
         """Which of tokens [k] have no probability at all under the user's settings [k].
 
@@ -87,9 +92,8 @@ def _target_alone(rows: TargetRows, generator: torch.Generator) -> tuple[Token, 
     """Nothing was drafted: one token from the target."""
     P = rows.probabilities[-1:]
     token = sample(P, generator)
-    finite = are_distributions(rows.logits[-1:])
     probability = P.gather(-1, token[:, None])[0]
-    id, chance, usable = torch.cat([token.float(), probability, finite.float()]).tolist()
+    id, chance, usable = torch.cat([token.float(), probability, rows.usable.float()]).tolist()
     if not usable:
         raise NonFiniteTarget(_NON_FINITE)
     return (Token(id=int(id), origin="target", target_probability=chance),)
@@ -159,14 +163,16 @@ def _row_after(
 
 def _replacement(rejected: Evidence, rule: Rule, threshold: Tensor) -> Tensor:
     weights = rule.replace(rejected, threshold)
-    # Where P and Q agree but for rounding the residual can vanish; P is then the right law.
+    # Where P and Q agree but for rounding the residual can vanish, and a draft whose row was no
+    # distribution leaves nothing to make up for: P is then the right law.
     vanished = weights.sum(dim=-1, keepdim=True) <= 0
-    return torch.where(vanished, rejected.target, weights)
+    unknown = rejected.draft.sum(dim=-1, keepdim=True) <= 0
+    return torch.where(vanished | unknown, rejected.target, weights)
 
 
 _NON_FINITE = (
-    "the target model gave a row that is no probability distribution (NaN or infinite logits); "
-    "try another dtype, for example --dtype float32"
+    "the target model gave a row that is no probability distribution (NaN or infinite logits: "
+    "try another dtype, for example --dtype float32), or the logit bias leaves no token at all"
 )
 
 
@@ -187,7 +193,7 @@ class _Verdict:
         k = self.evidence.tokens.shape[0]
         ids = torch.cat([self.evidence.tokens, self.last])
         position = torch.arange(k + 1, device=ids.device)
-        usable = (are_distributions(self.rows.logits) | (position > self.kept)).all()
+        usable = (self.rows.usable | (position > self.kept)).all()
         at_last = self.rows.probabilities.index_select(0, self.kept[None])
         p = torch.cat([self.evidence.target_probability, at_last.gather(-1, self.last[:, None])[0]])
         P, Q = self.evidence.target, self.evidence.draft
