@@ -65,6 +65,16 @@ class TableModel:
         del self.tokens[length:]
 
 
+def draft_for(
+    target: TableModel, noise: float = 1.0, seed: int = 1, limit: int = 10_000
+) -> TableModel:
+    """A draft model that is right about the target now and then; always, without noise."""
+    draft = TableModel(target.vocabulary, seed, limit, order=target.order)
+    generator = torch.Generator().manual_seed(seed)
+    draft.table = target.table + noise * torch.randn(target.table.shape, generator=generator)
+    return draft
+
+
 def models_of(drafter: Drafter | None) -> list[TableModel]:
     """The models inside a drafter."""
     inside = getattr(drafter, "drafters", [drafter])

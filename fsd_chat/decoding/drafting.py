@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Protocol
 
 import torch
@@ -153,10 +154,14 @@ class PromptLookup:
                 return self._copy(committed[start : start + count])
         return None
 
-    def _copy(self, found: Sequence[int]) -> Proposal:
-        tokens = torch.tensor(list(found), device=self.device)
+    def _copy(self, found: Sequence[int]) -> Proposal | None:
+        # A prompt may hold special tokens outside the vocabulary that the two models share.
+        known = list(takewhile(lambda token: token < self.vocabulary, found))
+        if not known:
+            return None
+        tokens = torch.tensor(known, device=self.device)
         rows = point_masses(tokens, self.vocabulary)
-        finite = torch.ones(len(found), dtype=torch.bool, device=self.device)
+        finite = torch.ones(len(known), dtype=torch.bool, device=self.device)
         log_rows = rows.log()
         return Proposal(tokens, rows, log_rows, log_rows, finite)
 

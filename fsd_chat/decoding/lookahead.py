@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from fsd_chat.decoding.records import Round
+from fsd_chat.decoding.divergence import WHOLE_ROW
+from fsd_chat.decoding.records import Round, Token
 from fsd_chat.decoding.settings import Knob
 
 
@@ -81,46 +82,36 @@ class Adaptive:
     def __init__(self, most: int = 12, remembered: int = 64, smoothing: float = 0.2) -> None:
         self.most = most
         self.smoothing = smoothing
-        self._positions: deque[tuple[float, float, bool]] = deque(maxlen=remembered)
+        self._verified: deque[tuple[Token, _Measure]] = deque(maxlen=remembered)
         self._draft_step_s: float | None = None
         self._verify_s: dict[int, float] = {}
         self._since_draft = 0
+        self._warm = False
 
     def length(self, knob: Knob) -> int:
         if self._draft_step_s is None:
             return self.START
         if 1 not in self._verify_s:
             return 0
-        best = max(range(self.most + 1), key=lambda k: self.gain(k, knob))
+        a = self.acceptance(knob)
+        best = max(range(self.most + 1), key=lambda k: self.gain(k, a))
         if best == 0 and self._since_draft >= self.PROBE_EVERY:
             return self.PROBE_LENGTH
         return best
 
-    def gain(self, drafts: int, knob: Knob) -> float:
-        """Expected tokens per second at this draft length."""
-        a = self.acceptance(knob)
+    def gain(self, drafts: int, a: float) -> float:
+        """Expected tokens per second at this draft length and acceptance rate."""
         tokens = drafts + 1.0 if a >= 1 else (1 - a ** (drafts + 1)) / (1 - a)
-        return tokens / (drafts * (self._draft_step_s or 0.0) + self.verification(drafts + 1))
+        seconds = drafts * (self._draft_step_s or 0.0) + self.verification(drafts + 1)
+        return tokens / max(seconds, 1e-9)
 
     def acceptance(self, knob: Knob) -> float:
         """Share of the remembered positions that `knob` lets through. Rules whose knob is no
         divergence are taken at what they did."""
-        if not self._positions:
+        if not self._verified:
             return 0.5
-        chances = (self._chance(knob, *position) for position in self._positions)
-        return sum(chances) / len(self._positions)
-
-    @staticmethod
-    def _chance(knob: Knob, divergence: float, exact: float, stayed: bool) -> float:
-        match knob.rule:
-            case "exact":
-                return exact
-            case "fsd":
-                return 1.0 if 0 < knob.threshold >= divergence else exact
-            case "fsd-paper":
-                return float(divergence <= knob.threshold)
-            case _:
-                return float(stayed)
+        chances = (_chance(knob, token, measure) for token, measure in self._verified)
+        return sum(chances) / len(self._verified)
 
     def verification(self, rows: int) -> float:
         """Seconds that the target takes for `rows`, between the row counts measured so far."""
@@ -133,20 +124,56 @@ class Adaptive:
         return low + (high - low) * (rows - below) / (above - below)
 
     def observe(self, round: Round) -> None:
+        self._since_draft = 0 if round.drafted else self._since_draft + 1
+        for token in round.tokens:
+            if token.exact is not None:
+                self._verified.append((token, _measure(round.knob)))
+        # A first round can take many times as long as the next; it would rule drafting out.
+        if self._warm:
+            self._time(round)
+        self._warm = True
+
+    def _time(self, round: Round) -> None:
         rows = round.drafted + 1
         self._verify_s[rows] = self._blend(self._verify_s.get(rows), round.verify_s)
-        self._since_draft += 1
-        if not round.drafted:
-            return
-        self._since_draft = 0
-        self._draft_step_s = self._blend(self._draft_step_s, round.draft_s / round.drafted)
-        for token in round.tokens:
-            if token.exact is not None and token.divergence is not None:
-                stayed = token.origin != "recovered"
-                self._positions.append((token.divergence, token.exact, stayed))
+        if round.drafted:
+            step = round.draft_s / round.drafted
+            self._draft_step_s = self._blend(self._draft_step_s, step)
 
     def _blend(self, old: float | None, new: float) -> float:
         return new if old is None else old + self.smoothing * (new - old)
+
+
+_Measure = tuple[str, str, int, float, bool]
+
+
+def _measure(knob: Knob) -> _Measure:
+    """What decides the value of the divergence, whatever it is then compared with."""
+    return knob.divergence, knob.form, knob.form_k, knob.form_p, knob.on_processed
+
+
+def _chance(knob: Knob, token: Token, measure: _Measure) -> float:
+    """Chance that `knob` lets a draft stand where `token` was judged by another measure, maybe."""
+    stayed = float(token.origin != "recovered")
+    exact = stayed if token.exact is None else token.exact
+    divergence = _divergence_for(knob, token, measure)
+    match knob.rule:
+        case "exact":
+            return exact
+        case "fsd" if divergence is not None:
+            return 1.0 if 0 < knob.threshold >= divergence else exact
+        case "fsd-paper" if divergence is not None:
+            return float(divergence <= knob.threshold)
+        case _:
+            return stayed
+
+
+def _divergence_for(knob: Knob, token: Token, measure: _Measure) -> float | None:
+    if measure == _measure(knob):
+        return token.divergence
+    if knob.form == "full" and not knob.on_processed and token.spectrum:
+        return token.spectrum[list(WHOLE_ROW).index(knob.divergence)]
+    return None
 
 
 def lookahead(name: str) -> Lookahead:
