@@ -1,0 +1,29 @@
+"""Starts the app with everything it needs."""
+
+from __future__ import annotations
+
+from fsd_chat.chats.store import ChatStore, StoreError
+from fsd_chat.config import Config
+from fsd_chat.engine.client import EngineClient
+from fsd_chat.engine.messages import Knob, LoadPair, Sampling
+from fsd_chat.places import data_folder
+from fsd_chat.tui.app import ChatApp
+from fsd_chat.tui.themes import load_themes, shipped_folder, user_folder
+
+
+def run_app(
+    config: Config, pair: LoadPair, knob: Knob, sampling: Sampling, theme: str | None = None
+) -> int:
+    """Run until the user quits; returns the exit status."""
+    notices = []
+    try:
+        store = ChatStore(data_folder() / "chats.db")
+    except StoreError as error:
+        store = ChatStore(None)
+        notices.append(f"{error}. This chat is kept in memory only; /save writes it to a file")
+    themes = load_themes([shipped_folder(), user_folder()])
+    app = ChatApp(config, store, EngineClient, pair, knob, sampling, themes, notices)
+    app.begin_with_theme(theme or config.theme)
+    app.run()
+    store.close()
+    return app.return_code or 0

@@ -1,0 +1,1 @@
+"""Screens connect the widgets to the talk, the store and the engine."""

@@ -1,0 +1,1 @@
+"""Small and dumb: each renders state and says what the user did."""

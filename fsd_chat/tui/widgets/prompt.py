@@ -1,0 +1,96 @@
+"""Where one writes: grows with the text, Enter sends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from textual import events
+from textual.message import Message
+from textual.widgets import TextArea
+
+SEND, NEW_LINE, PAGE_UP, PAGE_DOWN = (
+    "prompt.send",
+    "prompt.new-line",
+    "prompt.page-up",
+    "prompt.page-down",
+)
+
+
+class Prompt(TextArea):
+    """Enter sends; Shift+Enter, Alt+Enter and Ctrl+J begin a new line. Up and Down at the edges
+    bring back what was sent before.
+
+    These keys are read here and not bound: a binding would overtake letters that were typed
+    before it and still wait their turn.
+    """
+
+    class Sent(Message):
+        """The text has left the prompt."""
+
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.text = text
+
+    class Page(Message):
+        """The reader wants the conversation to move, by one page up (-1) or down (1)."""
+
+        def __init__(self, direction: int) -> None:
+            super().__init__()
+            self.direction = direction
+
+    def __init__(self, keys: Mapping[str, frozenset[str]]) -> None:
+        """keys: which keys do what, by the ids above."""
+        super().__init__(
+            soft_wrap=True,
+            show_line_numbers=False,
+            tab_behavior="focus",
+            highlight_cursor_line=False,
+            placeholder="Ask something. Enter sends, Ctrl+J begins a new line, F1 helps.",
+            id="prompt",
+        )
+        self._keys = keys
+        self._sent: list[str] = []
+        self._back = 0
+
+    def give_back(self, text: str) -> None:
+        """What was sent could not be taken; it goes before whatever was typed since."""
+        self._sent.pop()
+        self.text = text + self.text
+        self.move_cursor(self.document.end)
+
+    async def _on_key(self, event: events.Key) -> None:
+        if self._acted_on(event.key):
+            event.stop()
+            event.prevent_default()
+        else:
+            await super()._on_key(event)
+
+    def _acted_on(self, key: str) -> bool:
+        if key in self._keys[SEND]:
+            self._send()
+        elif key in self._keys[NEW_LINE]:
+            self.insert("\n")
+        elif key in self._keys[PAGE_UP] or key in self._keys[PAGE_DOWN]:
+            self.post_message(self.Page(-1 if key in self._keys[PAGE_UP] else 1))
+        else:
+            return self._brought_back(key)
+        return True
+
+    def _send(self) -> None:
+        text = self.text
+        if text.strip():
+            self._sent.append(text)
+            self._back = 0
+            self.clear()
+            self.post_message(self.Sent(text))
+
+    def _brought_back(self, key: str) -> bool:
+        """Something that was sent before, where the cursor can go no further."""
+        row, _ = self.cursor_location
+        older = key == "up" and row == 0 and self._back < len(self._sent)
+        newer = key == "down" and row == self.document.line_count - 1 and self._back > 0
+        if older or newer:
+            self._back += 1 if older else -1
+            self.text = self._sent[-self._back] if self._back else ""
+            self.move_cursor(self.document.end)
+        return older or newer

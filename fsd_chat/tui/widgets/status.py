@@ -1,0 +1,134 @@
+"""The status bar: what the knob does, in one line, at any width."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from textual.content import Content
+from textual.reactive import reactive
+from textual.widgets import Static
+
+from fsd_chat.chats.display import one_line
+
+GAUGE_CELLS = 6
+
+
+@dataclass(frozen=True)
+class Status:
+    """Everything the bar may show; None where it is not known."""
+
+    pair: str
+    rule: str
+    divergence: str
+    threshold: float
+    gauge: float
+    """How far the knob is turned, 0 to 1."""
+    activity: str
+    acceptance: float | None = None
+    recent_acceptance: float | None = None
+    exact_acceptance: float | None = None
+    fuzzy_share: float | None = None
+    tokens_per_second: float | None = None
+    tokens_per_round: float | None = None
+    drafted: int | None = None
+    from_token: int | None = None
+    """Index of the first token that the present knob governs, if it was turned in this reply."""
+
+
+@dataclass(frozen=True)
+class Part:
+    content: Content
+    importance: int
+    """Parts of the lowest importance go first where the line is too narrow; 9 never goes."""
+
+    @property
+    def width(self) -> int:
+        return cell_len(self.content.plain)
+
+
+class StatusBar(Static):
+    """Shows a `Status`; drops what matters least where it would not fit, and never T."""
+
+    status: reactive[Status | None] = reactive(None, layout=False)
+
+    def watch_status(self) -> None:
+        self._show()
+
+    def on_resize(self) -> None:
+        self._show()
+
+    def _show(self) -> None:
+        if self.status is not None:
+            self.update(line(self.status, self.content_size.width))
+
+
+def line(status: Status, width: int) -> Content:
+    """The bar's content in at most `width` cells, unless T and the activity need more."""
+    parts = list(_parts(status))
+    while len(parts) > 1 and _total(parts) > width:
+        least = min(parts, key=lambda part: part.importance)
+        if least.importance >= 9:
+            break
+        parts.remove(least)
+    *left, activity = parts
+    gap = max(2, width - _total(left) - activity.width)
+    between = Content("  ")
+    return Content.assemble(
+        between.join(part.content for part in left), " " * gap, activity.content
+    )
+
+
+def _total(parts: list[Part]) -> int:
+    return sum(part.width for part in parts) + 2 * (len(parts) - 1)
+
+
+def _parts(status: Status) -> Iterator[Part]:
+    yield Part(Content(one_line(status.pair, 14)).stylize("bold"), 5)
+    yield Part(Content.assemble(status.rule, (f" {status.divergence}", "$text-muted")), 6)
+    yield Part(_threshold(status), 9)
+    if status.from_token:
+        yield Part(Content(f"from token {status.from_token}").stylize("$text-muted"), 1)
+    yield Part(_acceptance(status), 8)
+    if status.exact_acceptance is not None:
+        yield Part(Content(f"exact {status.exact_acceptance:.0%}").stylize("$text-muted"), 3)
+    if status.fuzzy_share:
+        yield Part(Content(f"fuzzy {status.fuzzy_share:.0%}").stylize("$origin-fuzzy"), 2)
+    yield Part(Content(f"{_number(status.tokens_per_second)} tok/s"), 7)
+    yield Part(Content(f"{_number(status.tokens_per_round)}/round"), 4)
+    if status.drafted is not None:
+        yield Part(Content(f"draft {status.drafted}").stylize("$text-muted"), 1)
+    yield Part(Content(status.activity).stylize("$primary"), 9)
+
+
+def _threshold(status: Status) -> Content:
+    filled = round(status.gauge * GAUGE_CELLS)
+    if status.threshold > 0:
+        filled = max(1, filled)
+    # Heavy and light, so that the gauge can be read without colours too.
+    return Content.assemble(
+        (f"T {short(status.threshold)} ", "bold"),
+        ("━" * filled, "$gauge"),
+        ("─" * (GAUGE_CELLS - filled), "$gauge-rest"),
+    )
+
+
+def short(threshold: float) -> str:
+    """T in four or five cells."""
+    if threshold == 0:
+        return "0"
+    return f"{threshold:.3f}" if threshold < 0.095 else f"{threshold:.2f}"
+
+
+def _acceptance(status: Status) -> Content:
+    if status.acceptance is None:
+        return Content("acc –")
+    text = Content(f"acc {status.acceptance:.0%}")
+    if status.recent_acceptance is None:
+        return text
+    return Content.assemble(text, (f" now {status.recent_acceptance:.0%}", "$text-muted"))
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f}"
