@@ -30,7 +30,8 @@ from fsd_chat.engine.messages import (
     ModelSource,
     Sampling,
 )
-from fsd_chat.places import config_path
+from fsd_chat.places import config_path, theme_file
+from fsd_chat.tui.first_frame import first_frame
 
 S = TypeVar("S", Knob, Sampling)
 
@@ -201,9 +202,11 @@ def _app(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return USAGE
-    from fsd_chat.tui.run import run_app
+    theme = options.theme or request.config.theme
+    with first_frame(theme_file(theme), request.pair.name):
+        from fsd_chat.tui.run import run_app
 
-    return run_app(request.config, request.pair, request.knob, request.sampling, options.theme)
+        return run_app(request.config, request.pair, request.knob, request.sampling, theme)
 
 
 def _run(options: argparse.Namespace) -> int:

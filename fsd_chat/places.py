@@ -34,6 +34,23 @@ def embedded_home() -> Path:
     return cache_folder() / EMBEDDED
 
 
+def theme_folders() -> list[Path]:
+    """The shipped themes, in the installed package or beside it in a checkout; then the user's,
+    beside the configuration file."""
+    package = Path(__file__).parent
+    inside = package / "themes"
+    shipped = inside if inside.is_dir() else package.parent / "themes"
+    return [shipped, config_path().parent / "themes"]
+
+
+def theme_file(name: str) -> Path | None:
+    """The file of the theme called `name`, the user's before the shipped one."""
+    if Path(name).name != name:
+        return None
+    files = (folder / f"{name}.toml" for folder in reversed(theme_folders()))
+    return next((file for file in files if file.is_file()), None)
+
+
 def _chosen(variable: str) -> Path | None:
     value = os.environ.get(variable)
     return Path(value).expanduser() if value else None

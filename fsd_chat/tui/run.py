@@ -6,14 +6,12 @@ from fsd_chat.chats.store import ChatStore, StoreError
 from fsd_chat.config import Config
 from fsd_chat.engine.client import EngineClient
 from fsd_chat.engine.messages import Knob, LoadPair, Sampling
-from fsd_chat.places import data_folder
+from fsd_chat.places import data_folder, theme_folders
 from fsd_chat.tui.app import ChatApp
-from fsd_chat.tui.themes import load_themes, shipped_folder, user_folder
+from fsd_chat.tui.themes import load_themes
 
 
-def run_app(
-    config: Config, pair: LoadPair, knob: Knob, sampling: Sampling, theme: str | None = None
-) -> int:
+def run_app(config: Config, pair: LoadPair, knob: Knob, sampling: Sampling, theme: str) -> int:
     """Run until the user quits; returns the exit status."""
     notices = []
     try:
@@ -21,9 +19,9 @@ def run_app(
     except StoreError as error:
         store = ChatStore(None)
         notices.append(f"{error}. This chat is kept in memory only; /save writes it to a file")
-    themes = load_themes([shipped_folder(), user_folder()])
+    themes = load_themes(theme_folders())
     app = ChatApp(config, store, EngineClient, pair, knob, sampling, themes, notices)
-    app.begin_with_theme(theme or config.theme)
+    app.begin_with_theme(theme)
     app.run()
     store.close()
     return app.return_code or 0

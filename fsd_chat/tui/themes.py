@@ -5,14 +5,11 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from textual.color import Color, ColorParseError
 from textual.theme import Theme
-
-from fsd_chat.places import config_path
 
 COLOURS = (
     "primary",
@@ -54,17 +51,6 @@ class ThemeProblem:
 class Loaded:
     themes: list[Theme] = field(default_factory=list)
     problems: list[ThemeProblem] = field(default_factory=list)
-
-
-def shipped_folder() -> Path:
-    """`themes/` in the installed package, or beside it in a checkout."""
-    package = Path(str(resources.files("fsd_chat")))
-    inside = package / "themes"
-    return inside if inside.is_dir() else package.parent / "themes"
-
-
-def user_folder() -> Path:
-    return config_path().parent / "themes"
 
 
 def load_themes(folders: Sequence[Path]) -> Loaded:

@@ -8,6 +8,8 @@ from textual import events
 from textual.message import Message
 from textual.widgets import TextArea
 
+from fsd_chat.tui.first_frame import PLACEHOLDER
+
 SEND, NEW_LINE, PAGE_UP, PAGE_DOWN = (
     "prompt.send",
     "prompt.new-line",
@@ -45,7 +47,7 @@ class Prompt(TextArea):
             show_line_numbers=False,
             tab_behavior="focus",
             highlight_cursor_line=False,
-            placeholder="Ask something. Enter sends, Ctrl+J begins a new line, F1 helps.",
+            placeholder=PLACEHOLDER,
             id="prompt",
         )
         self._keys = keys

@@ -1,0 +1,1 @@
+"""Measurements: everything that times the program or turns the knob and reports."""
