@@ -12,8 +12,9 @@ from textual.screen import Screen
 from fsd_chat.chats.display import plain
 from fsd_chat.chats.export import ExportError, ExportExists, save
 from fsd_chat.chats.store import StoreError
-from fsd_chat.config import ConfigError, check_knob, check_sampling, parse_threshold
+from fsd_chat.config import ConfigError
 from fsd_chat.engine.messages import DIVERGENCES, RULES, Knob, Sampling
+from fsd_chat.limits import check_knob, check_sampling, parse_threshold
 from fsd_chat.tui.commands import parse
 from fsd_chat.tui.screens.chats import ChatsScreen
 from fsd_chat.tui.screens.confirm import ConfirmScreen
