@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import LinearAttentionCacheLayerMixin
+
+from fsd_chat.models.errors import ModelError
+
+TRIAL = 4
+"""Tokens read once more, in another way, to see whether a recurrent model takes text in pieces."""
 
 
 class DynamicCachedModel:
@@ -16,18 +26,20 @@ class DynamicCachedModel:
 
     def __init__(self, model: PreTrainedModel, vocabulary: int, context: int) -> None:
         """vocabulary: ids that are real tokens in every model of the pair; rows are cut to it,
-        since models of a family pad their rows to different widths."""
+        since models of a family pad their rows to different widths.
+
+        Raises ModelError for a model that keeps what it has read anywhere else than in the cache.
+        """
         self._model = model
         self.vocabulary = vocabulary
         self.limit = context
         self.device: torch.device = model.device
+        self._last_embedding = model.get_input_embeddings().weight.shape[0] - 1
+        self._habits = habits_of(model)
         self._clear()
-        self.can_roll_back = self._cache_can_be_cropped()
 
     def _clear(self) -> None:
-        self._cache = DynamicCache(config=self._model.config)
-        # Without this a sliding layer forgets at once what a rollback would bring back.
-        self._cache.activate_past_recording()  # type: ignore[no-untyped-call]
+        self._cache = empty_cache(self._model)
         self._length = 0
         self._settled = 0
 
@@ -35,25 +47,25 @@ class DynamicCachedModel:
     def length(self) -> int:
         return self._length
 
-    @torch.inference_mode()
-    def _cache_can_be_cropped(self) -> bool:
-        """Asked of a cache that has been used: recurrent layers show themselves only then."""
-        self.forward(torch.zeros(1, dtype=torch.long, device=self.device), rows=1)
-        croppable = bool(self._cache.is_croppable)
-        self._clear()
-        return croppable
+    @property
+    def can_roll_back(self) -> bool:
+        return self._habits.can_roll_back
 
+    @torch.inference_mode()
     def forward(self, tokens: Tensor, rows: int) -> Tensor:
         """tokens [n] long → logits [rows, vocabulary] of the last `rows` of them."""
-        output = self._model(
-            input_ids=tokens[None], cache=self._cache, use_cache=True, logits_to_keep=rows
-        )
+        # A draft may have no embedding for the last few ids of its target. What it then says is
+        # judged like everything it says; an id out of range would end a CUDA process.
+        tokens = tokens.clamp(max=self._last_embedding)
+        pieces: Sequence[Tensor] = [tokens]
+        if self._length and not self._habits.reads_in_pieces:
+            pieces = tokens.split(1)
+        logits = [read(self._model, self._cache, piece, rows) for piece in pieces]
         self._length += tokens.shape[0]
-        logits: Tensor = output.logits[0, -rows:, : self.vocabulary]
-        return logits
+        return torch.cat(logits)[-rows:, : self.vocabulary]
 
     def rollback(self, length: int) -> None:
-        """Keep the first `length` tokens, or none where a window has slid past what they need."""
+        """Keep the first `length` tokens, or none where a layer has forgotten what they need."""
         if not 0 <= length <= self._length:
             raise ValueError(f"cannot roll a cache of {self._length} tokens back to {length}")
         dropped = self._length - length
@@ -61,12 +73,89 @@ class DynamicCachedModel:
             self._clear()
             return
         if self._length and self.can_roll_back:
-            # Also when nothing is dropped: sliding layers then let go of what left the window.
+            # Also when nothing is dropped: layers then let go of what left their window.
             self._cache.crop(-dropped)
         self._length = self._settled = length
 
     def _has_forgotten(self, length: int) -> bool:
-        windows = [getattr(layer, "sliding_window", None) for layer in self._cache.layers]
+        """Whether a layer let go, at the last rollback, of what it held at `length` tokens."""
         return length < self._settled and any(
-            window is not None and self._settled >= window for window in windows
+            isinstance(layer, LinearAttentionCacheLayerMixin)
+            or self._settled >= getattr(layer, "sliding_window", self._settled + 1)
+            for layer in self._cache.layers
         )
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How a model's cache behaves, found by trying."""
+
+    can_roll_back: bool
+    reads_in_pieces: bool
+    """Several tokens at once may follow what is in the cache. Some recurrent layers take their
+    state into account only for a single token, and begin anew otherwise."""
+
+
+_known: WeakKeyDictionary[PreTrainedModel, Habits] = WeakKeyDictionary()
+"""Trying costs a few forwards: seconds, with a large model on a CPU."""
+
+
+def habits_of(model: PreTrainedModel) -> Habits:
+    """Try `model` out, once. Raises ModelError if it does not use the cache it is given."""
+    if model not in _known:
+        _known[model] = _try_out(model)
+    return _known[model]
+
+
+@torch.inference_mode()
+def _try_out(model: PreTrainedModel) -> Habits:
+    cache, text = empty_cache(model), torch.arange(1, 1 + 2 * TRIAL, device=model.device)
+    try:
+        read(model, cache, text[:TRIAL], rows=1)
+    except (TypeError, AttributeError, NotImplementedError) as error:
+        raise _keeps_its_own_state(model) from error
+    if not any(map(_holds_something, cache.layers)):
+        raise _keeps_its_own_state(model)
+    # Asked of a cache that has been used: recurrent layers show themselves only then.
+    can_roll_back = bool(cache.is_croppable)
+    return Habits(can_roll_back, can_roll_back or _reads_in_pieces(model, text))
+
+
+def _reads_in_pieces(model: PreTrainedModel, text: Tensor) -> bool:
+    """Whether two halves say the same as the first half and then one token after another."""
+    one_by_one, halves = empty_cache(model), empty_cache(model)
+    for cache in (one_by_one, halves):
+        read(model, cache, text[:TRIAL], rows=1)
+    expected = torch.cat([read(model, one_by_one, token, 1) for token in text[TRIAL:].split(1)])
+    found = read(model, halves, text[TRIAL:], rows=TRIAL)
+    # Rounding moves a row by far less than forgetting half the text does.
+    tolerance = expected.float().std() * (1e-3 if expected.dtype == torch.float32 else 5e-2)
+    return bool((found.float() - expected.float()).abs().max() <= tolerance)
+
+
+def _keeps_its_own_state(model: PreTrainedModel) -> ModelError:
+    return ModelError(
+        "unsupported",
+        f"a {type(model).__name__} does not keep what it has read in transformers' cache, so it "
+        "cannot be used here; choose another model",
+    )
+
+
+def _holds_something(layer: object) -> bool:
+    keys = getattr(layer, "keys", None)
+    states = (getattr(layer, "conv_states", {}), getattr(layer, "recurrent_states", {}))
+    return keys is not None or any(one is not None for kind in states for one in kind.values())
+
+
+def empty_cache(model: PreTrainedModel) -> DynamicCache:
+    cache = DynamicCache(config=model.config)
+    # Without this a sliding layer forgets at once what a rollback would bring back.
+    cache.activate_past_recording()  # type: ignore[no-untyped-call]
+    return cache
+
+
+def read(model: PreTrainedModel, cache: DynamicCache, tokens: Tensor, rows: int) -> Tensor:
+    """tokens [n] long, appended to the cache → logits [≤ rows, columns] of the last ones."""
+    output = model(input_ids=tokens[None], cache=cache, use_cache=True, logits_to_keep=rows)
+    logits: Tensor = output.logits[0, -rows:]
+    return logits

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fsd_chat.engine.messages import LoadPair
+import msgspec
+
+from fsd_chat.engine.messages import LoadPair, ModelSource
 from fsd_chat.models.cached import DynamicCachedModel
 from fsd_chat.models.loading import LoadedModel, load_model
 from fsd_chat.models.vocabulary import compare
@@ -31,8 +33,8 @@ def load_pair(command: LoadPair, progress: Progress) -> Pair:
 
     Raises ModelError if a model cannot be had, or if the vocabularies differ.
     """
-    wanted = command.draft.location if command.draft else None
-    share = 1.0 if wanted in (None, PROMPT_LOOKUP) else 0.5
+    source, lookup = _draft_source(command)
+    share = 1.0 if source is None else 0.5
     target = load_model(command.target, _part(progress, 0.0, share))
     draft: LoadedModel | None = None
     vocabulary, notices = target.vocabulary, list[str]()
@@ -42,8 +44,8 @@ def load_pair(command: LoadPair, progress: Progress) -> Pair:
             "drafted for it: it writes alone"
         )
         return _pair(command, target, None, False, vocabulary, notices)
-    if command.draft is not None and wanted != PROMPT_LOOKUP:
-        draft = load_model(command.draft, _part(progress, share, 1.0))
+    if source is not None:
+        draft = load_model(source, _part(progress, share, 1.0))
         agreement = compare(target.tokenizer, draft.tokenizer)
         notices.extend(agreement.notices)
         common = min(vocabulary, draft.vocabulary, agreement.common)
@@ -52,14 +54,29 @@ def load_pair(command: LoadPair, progress: Progress) -> Pair:
                 f"the draft {draft.name} keeps a recurrent state that cannot be rolled back, so "
                 "it is not used: the target writes alone"
             )
-            return _pair(command, target, None, False, vocabulary, notices)
+            return _pair(command, target, None, lookup, vocabulary, notices)
         vocabulary = common
         if draft.context < target.context:
             notices.append(
                 f"the draft holds {draft.context} tokens and the target {target.context}; beyond "
                 "that the target writes alone"
             )
-    return _pair(command, target, draft, wanted == PROMPT_LOOKUP, vocabulary, notices)
+    return _pair(command, target, draft, lookup, vocabulary, notices)
+
+
+def _draft_source(command: LoadPair) -> tuple[ModelSource | None, bool]:
+    """The model that drafts, if one does, and whether copying from the conversation comes first.
+
+    `prompt-lookup` alone needs no model; `prompt-lookup+MODEL` asks the model where nothing can be
+    copied.
+    """
+    draft = command.draft
+    if draft is None:
+        return None, False
+    first, _, rest = draft.location.partition("+")
+    if first != PROMPT_LOOKUP:
+        return draft, False
+    return (msgspec.structs.replace(draft, location=rest) if rest else None), True
 
 
 def _pair(

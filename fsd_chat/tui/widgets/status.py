@@ -13,6 +13,7 @@ from textual.widgets import Static
 from fsd_chat.chats.display import one_line
 
 GAUGE_CELLS = 6
+FAINT = "$foreground 70%"
 
 
 @dataclass(frozen=True)
@@ -86,19 +87,19 @@ def _total(parts: list[Part]) -> int:
 
 def _parts(status: Status) -> Iterator[Part]:
     yield Part(Content(one_line(status.pair, 14)).stylize("bold"), 5)
-    yield Part(Content.assemble(status.rule, (f" {status.divergence}", "$text-muted")), 6)
+    yield Part(Content.assemble(status.rule, (f" {status.divergence}", FAINT)), 6)
     yield Part(_threshold(status), 9)
     if status.from_token:
-        yield Part(Content(f"from token {status.from_token}").stylize("$text-muted"), 1)
+        yield Part(Content(f"from token {status.from_token}").stylize(FAINT), 1)
     yield Part(_acceptance(status), 8)
     if status.exact_acceptance is not None:
-        yield Part(Content(f"exact {status.exact_acceptance:.0%}").stylize("$text-muted"), 3)
+        yield Part(Content(f"exact {status.exact_acceptance:.0%}").stylize(FAINT), 3)
     if status.fuzzy_share:
         yield Part(Content(f"fuzzy {status.fuzzy_share:.0%}").stylize("$origin-fuzzy"), 2)
     yield Part(Content(f"{_number(status.tokens_per_second)} tok/s"), 7)
     yield Part(Content(f"{_number(status.tokens_per_round)}/round"), 4)
     if status.drafted is not None:
-        yield Part(Content(f"draft {status.drafted}").stylize("$text-muted"), 1)
+        yield Part(Content(f"draft {status.drafted}").stylize(FAINT), 1)
     yield Part(Content(status.activity).stylize("$primary"), 9)
 
 
@@ -127,7 +128,7 @@ def _acceptance(status: Status) -> Content:
     text = Content(f"acc {status.acceptance:.0%}")
     if status.recent_acceptance is None:
         return text
-    return Content.assemble(text, (f" now {status.recent_acceptance:.0%}", "$text-muted"))
+    return Content.assemble(text, (f" now {status.recent_acceptance:.0%}", FAINT))
 
 
 def _number(value: float | None) -> str:
