@@ -163,13 +163,14 @@ def _row_after(
 
 def _replacement(rejected: Evidence, rule: Rule, threshold: Tensor) -> Tensor:
     weights = rule.replace(rejected, threshold)
-    # Where P and Q agree but for rounding the residual can vanish, and a draft whose row was no
-    # distribution leaves nothing to make up for: P is then the right law.
-    vanished = weights.sum(dim=-1, keepdim=True) <= 0
+    # Where P and Q agree, all that is left of the residual is rounding, and a draft whose row was
+    # no distribution leaves nothing to make up for: P is then the right law.
+    vanished = weights.sum(dim=-1, keepdim=True) <= _ROUNDING
     unknown = rejected.draft.sum(dim=-1, keepdim=True) <= 0
     return torch.where(vanished | unknown, rejected.target, weights)
 
 
+_ROUNDING = 1e-6
 _NON_FINITE = (
     "the target model gave a row that is no probability distribution (NaN or infinite logits: "
     "try another dtype, for example --dtype float32), or the logit bias leaves no token at all"
