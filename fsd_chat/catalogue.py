@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
@@ -64,8 +63,8 @@ class PairChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def catalogue() -> dict[str, PairChoice]:
     """The pairs that come with the package."""
-    place = resources.files("fsd_chat").joinpath("catalogue.toml")
-    file = TomlFile(Path("catalogue.toml"), place.read_text(encoding="utf-8"))
+    place = Path(__file__).with_name("catalogue.toml")
+    file = TomlFile(place, place.read_text(encoding="utf-8"))
     return {name: read_pair(file, (name,), entry) for name, entry in file.content.items()}
 
 

@@ -33,7 +33,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     """System prompt of new chats."""
     knob: dict[str, Any] = {}
     sampling: dict[str, Any] = {}
-    keys: dict[str, str] = {}
+    keys: dict[str, Any] = {}
     """Binding id → keys, comma-separated."""
     pairs: dict[str, Any] = {}
 
@@ -114,9 +114,9 @@ def _sampling(file: TomlFile, entry: dict[str, Any]) -> Sampling:
     return Sampling(**given)
 
 
-def _keys(file: TomlFile, keys: dict[str, str]) -> dict[str, str]:
+def _keys(file: TomlFile, keys: dict[str, Any]) -> dict[str, str]:
     for name, value in keys.items():
-        if not all(one.strip() for one in value.split(",")):
+        if not isinstance(value, str) or not all(one.strip() for one in value.split(",")):
             raise file.error(("keys", name), 'must be keys in a string, such as "ctrl+t,f5"')
     return keys
 

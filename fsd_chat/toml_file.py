@@ -102,7 +102,6 @@ def wanted(hint: Any) -> str:
         str: "a string",
         tuple[str, ...]: "a list of strings",
         dict[int, float]: "token ids with numbers, such as { 42 = -1.5 }",
-        dict[str, str]: "a table of strings",
     }.get(hint, "a table")
 
 
