@@ -136,6 +136,8 @@ class _Rounds:
     def draft_length(self, knob: Knob, lookahead: Lookahead) -> int:
         """What the policy wants, within what is left of the reply and of both contexts. One token
         of each round is the target's own."""
+        # Asked in every round: a recorded length belongs to the round it was recorded in.
+        wanted = lookahead.length(knob)
         if self.drafter is None or knob.rule == TARGET_ONLY or not self.target.can_roll_back:
             return 0
         rooms = (
@@ -143,7 +145,7 @@ class _Rounds:
             self.target.limit - len(self.committed),
             self.drafter.limit - len(self.committed),
         )
-        return max(0, min(lookahead.length(knob), *rooms))
+        return max(0, min(wanted, *rooms))
 
     def draft(self, count: int) -> Proposal | None:
         if count == 0 or self.drafter is None:

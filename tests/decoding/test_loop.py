@@ -456,6 +456,30 @@ def test_a_lookahead_given_with_the_reply_overrides_the_knobs() -> None:
     assert [round.drafted for round in rounds[:4]] == [1, 0, 3, 0]
 
 
+def test_recorded_lengths_stay_with_their_rounds_where_a_rule_drafts_nothing() -> None:
+    target = TableModel(6, seed=2)
+    rules = ["exact", "target-only", "exact", "target-only", "exact"]
+    live = LiveKnob(Knob(rule=rules[0]))
+    done = 0
+
+    def turn(round: Round) -> None:
+        nonlocal done
+        done += 1
+        live.current = Knob(rule=rules[done % len(rules)])
+
+    rounds = write_reply(
+        target,
+        ModelDrafter(draft_for(target)),
+        list(PROMPT),
+        knob=live,
+        lookahead=Recorded([3, 0, 2, 0, 1]),
+        max_tokens=40,
+        after_round=turn,
+    )
+
+    assert [round.drafted for round in rounds[:5]] == [3, 0, 2, 0, 1]
+
+
 def test_the_same_seed_and_draft_lengths_write_the_same_reply_and_another_seed_another() -> None:
     def reply(seed: int, lengths: list[int]) -> list[Round]:
         target = TableModel(20, seed=2)
