@@ -47,7 +47,7 @@ class ChatApp(App[None]):
             knob=knob,
             sampling=sampling,
             send=lambda command: self.link.send(command),
-            trouble=lambda text: self.chat.say(text, severity="warning"),
+            trouble=lambda text: self.chat.tell_trouble(text),
             system=config.system,
         )
         self.link = EngineLink(engine, self._heard, self._lost)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fsd_chat.tui.talk import Talk
 
 QUIT_WITHIN_S = 3.0
+TROUBLE_AGAIN_S = 30.0
 Severity = Literal["information", "warning", "error"]
 
 
@@ -34,6 +35,8 @@ class ChatActions(Screen[None]):
     talk: Talk
     activity: str
     _interrupted_at = -QUIT_WITHIN_S
+    _trouble = ""
+    _troubled_at = 0.0
 
     if TYPE_CHECKING:
 
@@ -51,6 +54,13 @@ class ChatActions(Screen[None]):
     def say(self, text: str, severity: Severity = "information") -> None:
         """A notice; its text comes from anywhere, so it is no markup."""
         self.notify(plain(text), severity=severity, markup=False, timeout=6)
+
+    def tell_trouble(self, text: str) -> None:
+        """Something could not be kept. Told once: the next attempt is a quarter second away."""
+        now = time.monotonic()
+        if text != self._trouble or now - self._troubled_at > TROUBLE_AGAIN_S:
+            self.say(text, severity="warning")
+            self._trouble, self._troubled_at = text, now
 
     # --- keys -------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich.cells import cell_len
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -14,6 +15,10 @@ from textual.widgets.option_list import Option
 from fsd_chat.chats.conversation import ChatSummary
 from fsd_chat.chats.display import one_line
 from fsd_chat.chats.store import ChatStore, StoreError
+from fsd_chat.tui.widgets.status import FAINT
+
+LIST_MARGIN = 4
+"""Cells that the list keeps for its own padding and scrollbar."""
 
 
 class ChatsScreen(ModalScreen[int | None]):
@@ -39,7 +44,7 @@ class ChatsScreen(ModalScreen[int | None]):
 
     def on_mount(self) -> None:
         self.query_one(Input).focus()
-        self._search("")
+        self.call_after_refresh(self._search, "")
 
     @on(Input.Changed, "#search")
     def _typed(self, event: Input.Changed) -> None:
@@ -54,7 +59,8 @@ class ChatsScreen(ModalScreen[int | None]):
         except StoreError as error:
             chats, nothing = [], str(error)
         listed.clear_options()
-        listed.add_options([Option(_line(chat), id=str(chat.id)) for chat in chats])
+        width = self.query_one(".dialog").content_size.width - LIST_MARGIN
+        listed.add_options([Option(_line(chat, width), id=str(chat.id)) for chat in chats])
         listed.display = bool(chats)
         empty.update("" if chats else nothing)
         if chats:
@@ -81,8 +87,10 @@ class ChatsScreen(ModalScreen[int | None]):
             self.dismiss(int(option.id))
 
 
-def _line(chat: ChatSummary) -> Content:
-    title = one_line(chat.title, 60) or "(no title)"
-    when = f"{chat.when:%Y-%m-%d %H:%M}"
-    count = f"{chat.messages} messages" if chat.messages != 1 else "1 message"
-    return Content.assemble((f"{when}  ", "$text-muted"), title, (f"  {count}", "$text-muted"))
+def _line(chat: ChatSummary, width: int) -> Content:
+    when = f"{chat.when:%Y-%m-%d %H:%M}  "
+    count = f"  {chat.messages}"
+    room = max(10, width - len(when) - len(count))
+    title = one_line(chat.title, room) or "(no title)"
+    gap = " " * max(0, room - cell_len(title))
+    return Content.assemble((when, FAINT), title, gap, (count, FAINT))

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from textual.app import ComposeResult
-from textual.containers import VerticalScroll
-from textual.content import Content
+from textual.containers import Horizontal, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from fsd_chat.tui.commands import COMMANDS
 from fsd_chat.tui.keys import KEYS, PROMPT_KEYS, Key
-
-KEY_COLUMN = 24
 
 
 class HelpScreen(ModalScreen[None]):
@@ -26,30 +23,29 @@ class HelpScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog wide"):
-            yield Static(Content("\n").join(self._lines()))
+            yield Static("Keys", classes="heading")
+            yield from (Row(*self._key(key)) for key in KEYS)
+            yield Static("In the prompt", classes="heading later")
+            yield from (Row(*self._key(key)) for key in PROMPT_KEYS)
+            yield Row("up, down at the edge", "what you sent before")
+            yield Static("Commands", classes="heading later")
+            yield from (Row(command.usage, command.description) for command in COMMANDS)
+            yield Static("Esc goes back. Keys are changed by their id in the configuration: [keys]")
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()
 
-    def _lines(self) -> Iterator[Content]:
-        yield Content("Keys").stylize("bold")
-        yield from map(self._key, KEYS)
-        yield Content("")
-        yield Content("In the prompt").stylize("bold")
-        yield from map(self._key, PROMPT_KEYS)
-        yield _row("up, down at the edge", "what you sent before")
-        yield Content("")
-        yield Content("Commands").stylize("bold")
-        for command in COMMANDS:
-            yield _row(command.usage, command.description)
-        yield Content("")
-        yield Content("Esc goes back. Keys can be changed by id in the configuration: [keys]")
-
-    def _key(self, key: Key) -> Content:
-        keys = self._keys.get(key.id, key.keys).replace(",", ", ")
-        return _row(keys, key.description, key.id)
+    def _key(self, key: Key) -> tuple[str, str, str]:
+        return self._keys.get(key.id, key.keys).replace(",", ", "), key.description, key.id
 
 
-def _row(left: str, description: str, id: str = "") -> Content:
-    tail = (f"  {id}", "$text-muted") if id else ""
-    return Content.assemble((left.ljust(KEY_COLUMN), "$primary"), " ", description, tail)
+class Row(Horizontal):
+    """A key or a command, what it does, and the id it can be changed by."""
+
+    def __init__(self, keys: str, description: str, id: str = "") -> None:
+        super().__init__(classes="help")
+        self._texts = keys, description, id
+
+    def compose(self) -> ComposeResult:
+        for text, column in zip(self._texts, ("keys", "what", "id"), strict=True):
+            yield Static(text, classes=column, markup=False)
