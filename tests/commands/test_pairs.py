@@ -9,7 +9,6 @@ import pytest
 
 from fsd_chat.catalogue import PairChoice, catalogue
 from fsd_chat.cli import main
-from fsd_chat.commands import machine as machine_module
 from fsd_chat.commands import pairs as pairs_module
 from fsd_chat.commands.machine import Machine, this_machine
 from fsd_chat.commands.pairs import on_disk, row
@@ -110,7 +109,7 @@ def test_the_first_gpu_is_asked_for_its_memory(
     program = tmp_path / "nvidia-smi"
     program.write_text(f"#!/bin/sh\n{said}\n")
     program.chmod(0o755)
-    monkeypatch.setattr(machine_module.shutil, "which", lambda name: str(program))
+    monkeypatch.setattr("shutil.which", lambda name: str(program))
     assert this_machine().gpu_bytes == bytes_there
     assert this_machine().bfloat16 == (bytes_there is not None)
 
