@@ -185,7 +185,8 @@ class _Writing:
                 if reply.first_token_s is None:
                     reply.first_token_s = time.monotonic() - self._asked
                 reply.rounds.append(event)
-                self._output.doing("thinking" if event.reasoning else "writing")
+                if event.reasoning:
+                    self._output.doing("thinking")
                 self._output.text(event.text)
             case Finished():
                 reply.finish = event
