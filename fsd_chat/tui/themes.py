@@ -1,110 +1,234 @@
-"""Themes are TOML files; a broken one is reported and left out, never fatal."""
+"""Themes are TOML files. Each becomes a theme of Textual's, or one line saying why it cannot."""
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 from textual.color import Color, ColorParseError
+from textual.css.constants import VALID_STYLE_FLAGS
 from textual.theme import Theme
 
+from fsd_chat.toml_file import ConfigError, TomlFile
+
 COLOURS = (
-    "primary",
-    "secondary",
-    "accent",
-    "foreground",
     "background",
     "surface",
     "panel",
+    "foreground",
+    "primary",
+    "secondary",
+    "accent",
     "success",
     "warning",
     "error",
 )
+"""What Textual itself asks of a theme."""
+
 TOKEN_COLOURS = (
-    "origin-accepted",
     "origin-fuzzy",
     "origin-recovered",
-    "origin-bonus",
+    "origin-accepted",
     "origin-target",
+    "origin-bonus",
 )
 GAUGE_COLOURS = ("gauge", "gauge-rest")
-KNOWN = {"name", "dark", "about", "variables", *COLOURS, *TOKEN_COLOURS, *GAUGE_COLOURS}
 
-
-class ThemeError(Exception):
-    """A theme file cannot be used; the message is one line."""
+_REQUIRED = ("dark", *COLOURS, *TOKEN_COLOURS, *GAUGE_COLOURS)
+_KNOWN = (*_REQUIRED, "variables")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+"""Textual makes a style class of a theme's name."""
+_SHARE = re.compile(r"\s+\d+(\.\d+)?%$")
 
 
 @dataclass(frozen=True)
 class ThemeProblem:
+    """A theme file that cannot be used."""
+
     path: Path
     message: str
+    """One line: the file, the line in it where there is one, what is wrong, what is allowed."""
 
     def __str__(self) -> str:
-        return f"theme {self.path}: {self.message}"
+        return f"theme {self.message}"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Loaded:
     themes: list[Theme] = field(default_factory=list)
     problems: list[ThemeProblem] = field(default_factory=list)
 
 
-def load_themes(folders: Sequence[Path]) -> Loaded:
-    """Every theme in `folders`; one in a later folder replaces one of the same name."""
-    loaded = Loaded()
-    found: dict[str, Theme] = {}
+def load_themes(folders: Iterable[Path]) -> Loaded:
+    """Every theme in `folders`, which need not exist.
+
+    A theme in a later folder takes the place of one with the same name; a file that cannot be used
+    takes nobody's place.
+    """
+    themes: dict[str, Theme] = {}
+    problems = []
     for folder in folders:
         for path in sorted(folder.glob("*.toml")):
             try:
-                theme = read_theme(path)
-            except ThemeError as error:
-                loaded.problems.append(ThemeProblem(path, str(error)))
-            else:
-                found[theme.name] = theme
-    loaded.themes = list(found.values())
-    return loaded
+                themes[path.stem] = read_theme(path)
+            except ConfigError as error:
+                problems.append(ThemeProblem(path, str(error)))
+    return Loaded(list(themes.values()), problems)
 
 
 def read_theme(path: Path) -> Theme:
-    """Raises ThemeError naming what is wrong in the file and what is allowed."""
+    """The theme in one file, called as the file is. Raises ConfigError."""
+    if not _NAME.fullmatch(path.stem):
+        raise ConfigError(
+            f"{path}: a theme is called as its file is, so that must be letters, digits, - and _"
+        )
     try:
-        entry = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise ThemeError(f"no TOML: {error}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ThemeError(f"cannot be read: {error}") from error
-    return parse_theme(entry, default_name=path.stem)
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise ConfigError(f"{path}, line {line}: is not UTF-8 text") from error
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from error
+    return _theme(TomlFile(path, text))
 
 
-def parse_theme(entry: dict[str, Any], default_name: str) -> Theme:
-    unknown = sorted(set(entry) - KNOWN)
-    if unknown:
-        raise ThemeError(f"{unknown[0]!r} is no setting of a theme; see themes/README.md")
-    missing = [name for name in (*COLOURS, *TOKEN_COLOURS, *GAUGE_COLOURS) if name not in entry]
+def _theme(file: TomlFile) -> Theme:
+    _check_keys(file)
+    dark = file.content["dark"]
+    if not isinstance(dark, bool):
+        raise file.error(("dark",), f"must be true or false, not {dark!r}")
+    colours = {key: _colour(file, key) for key in (*COLOURS, *TOKEN_COLOURS, *GAUGE_COLOURS)}
+    own = {key: colours.pop(key).hex for key in (*TOKEN_COLOURS, *GAUGE_COLOURS)}
+    # The terminal's own colours reach the terminal as such only in a theme that is all theirs.
+    ansi = colours["background"].ansi is not None
+    shades = _terminal_shades(colours) if ansi else _shades(colours)
+    theme = Theme(
+        name=file.path.stem,
+        dark=dark,
+        ansi=ansi,
+        background=colours["background"].hex,
+        surface=colours["surface"].hex,
+        panel=colours["panel"].hex,
+        foreground=colours["foreground"].hex,
+        primary=colours["primary"].hex,
+        secondary=colours["secondary"].hex,
+        accent=colours["accent"].hex,
+        success=colours["success"].hex,
+        warning=colours["warning"].hex,
+        error=colours["error"].hex,
+        variables={**shades, **own},
+    )
+    return _with_variables(theme, file)
+
+
+def _check_keys(file: TomlFile) -> None:
+    for key in file.content:
+        if key not in _KNOWN:
+            raise file.error((key,), f"is no setting of a theme{_instead(key, _KNOWN)}")
+    missing = [key for key in _REQUIRED if key not in file.content]
     if missing:
-        raise ThemeError(f"lacks {', '.join(missing)}")
-    dark = entry.get("dark", True)
-    name = entry.get("name", default_name)
-    if not isinstance(dark, bool) or not isinstance(name, str) or not name:
-        raise ThemeError("name must be a word, and dark true or false")
-    extra = entry.get("variables", {})
-    if not isinstance(extra, dict) or not all(isinstance(one, str) for one in extra.values()):
-        raise ThemeError("[variables] must be names with strings")
-    colours: dict[str, Any] = {key: _colour(key, entry[key]) for key in COLOURS}
-    own = {key: _colour(key, entry[key]) for key in (*TOKEN_COLOURS, *GAUGE_COLOURS)}
-    theme = Theme(name=name, dark=dark, variables={**extra, **own}, primary=colours["primary"])
-    return replace(theme, **colours)
+        raise ConfigError(f"{file.path} lacks {', '.join(missing)}")
 
 
-def _colour(key: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise ThemeError(f'{key} must be a colour such as "#1e1e2e", not {value!r}')
+def _instead(key: str, known: Iterable[str]) -> str:
+    close = get_close_matches(key, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else "; the README beside the themes lists them"
+
+
+def _colour(file: TomlFile, key: str) -> Color:
+    value = file.content[key]
+    if isinstance(value, str):
+        try:
+            return Color.parse(value)
+        except (ColorParseError, ValueError):
+            pass
+    raise file.error((key,), f'must be a colour such as "#7a4a1f", not {value!r}')
+
+
+def _shades(colours: Mapping[str, Color]) -> dict[str, str]:
+    """What Textual would else derive in black and white: code, muted text, cursors, bars.
+
+    Each colour was chosen to be read on the background, so the background is read on it.
+    """
+    background, panel = colours["background"], colours["panel"].hex
+    foreground, primary = colours["foreground"], colours["primary"]
+    named = ("primary", "secondary", "accent", "success", "warning", "error")
+    return {
+        **{f"text-{name}": colours[name].hex for name in named},
+        "text-muted": foreground.blend(background, 0.22).hex,
+        "text-disabled": foreground.blend(background, 0.35).hex,
+        "block-cursor-foreground": background.hex,
+        "block-cursor-blurred-background": background.blend(primary, 0.14).hex,
+        "button-color-foreground": background.hex,
+        "border-blurred": panel,
+        "scrollbar": panel,
+        "scrollbar-hover": primary.hex,
+        "scrollbar-background": background.hex,
+        "input-selection-background": primary.with_alpha(0.3).hex,
+        "screen-selection-background": primary.with_alpha(0.3).hex,
+    }
+
+
+def _terminal_shades(colours: Mapping[str, Color]) -> dict[str, str]:
+    """The same where nothing can be mixed."""
+    plain = colours["foreground"].hex
+    return {
+        "surface": colours["surface"].hex,
+        "panel": colours["panel"].hex,
+        "ansi-background": colours["background"].hex,
+        "ansi-foreground": plain,
+        "surface-active": colours["surface"].hex,
+        "foreground-disabled": plain,
+        "border": colours["primary"].hex,
+        "border-blurred": plain,
+        "block-cursor-foreground": "ansi_black",
+        "block-cursor-background": colours["secondary"].hex,
+        "block-cursor-blurred-foreground": "ansi_black",
+        "block-cursor-blurred-background": colours["secondary"].hex,
+        "input-selection-foreground": "ansi_black",
+        "input-selection-background": colours["secondary"].hex,
+        "screen-selection-foreground": "ansi_black",
+        "screen-selection-background": colours["secondary"].hex,
+        **{f"markdown-h{level}-color": colours["primary"].hex for level in (1, 2, 3)},
+        "scrollbar": "ansi_bright_black",
+        "scrollbar-hover": colours["primary"].hex,
+        "scrollbar-background": colours["background"].hex,
+    }
+
+
+def _with_variables(theme: Theme, file: TomlFile) -> Theme:
+    given = file.content.get("variables", {})
+    if not isinstance(given, dict):
+        raise file.error(("variables",), "must be a table, written [variables]")
+    known = theme.to_color_system().generate()
+    for name, value in given.items():
+        if name not in known:
+            raise file.error(
+                ("variables", name), f"is no variable of Textual's{_instead(name, known)}"
+            )
+        _check_value(file, name, value)
+    changed = replace(theme, variables={**theme.variables, **given})
     try:
-        Color.parse(value)
-    except ColorParseError:
-        raise ThemeError(f"{key} = {value!r} is no colour") from None
-    return value
+        # Some variables are mixed from others, which takes a plain colour.
+        changed.to_color_system().generate()
+    except ColorParseError as error:
+        raise file.error(("variables",), f"cannot be mixed: {error}") from error
+    return changed
+
+
+def _check_value(file: TomlFile, name: str, value: object) -> None:
+    key = ("variables", name)
+    if name.endswith("style"):
+        if not isinstance(value, str) or not set(value.split()) <= VALID_STYLE_FLAGS:
+            raise file.error(key, f'must be a style such as "bold" or "none", not {value!r}')
+        return
+    colour = _SHARE.sub("", value) if isinstance(value, str) else ""
+    try:
+        if colour != "auto":
+            Color.parse(colour)
+    except (ColorParseError, ValueError):
+        wanted = 'a colour such as "#7a4a1f" or "#7a4a1f 30%"'
+        raise file.error(key, f"must be {wanted}, not {value!r}") from None
