@@ -121,7 +121,7 @@ def _theme(file: TomlFile) -> Theme:
         error=colours["error"].hex,
         variables={**shades, **own},
     )
-    return _with_variables(theme, file)
+    return _with_variables(theme, file) if "variables" in file.content else theme
 
 
 def _check_keys(file: TomlFile) -> None:
@@ -200,7 +200,7 @@ def _terminal_shades(colours: Mapping[str, Color]) -> dict[str, str]:
 
 
 def _with_variables(theme: Theme, file: TomlFile) -> Theme:
-    given = file.content.get("variables", {})
+    given = file.content["variables"]
     if not isinstance(given, dict):
         raise file.error(("variables",), "must be a table, written [variables]")
     known = theme.to_color_system().generate()
