@@ -183,7 +183,7 @@ async def test_everything_painted_can_be_read(theme: Theme) -> None:
     words = [one for one in painted if any(map(str.isalnum, one.text))]
     seen = {one.text.strip() for one in words}
     assert {"chosen", "bar", "code", "class", "Mirror", "text", "title"} <= seen
-    assert [one for one in words if painted_contrast(one) < ENOUGH] == []
+    assert [one for one in words if painted_contrast(one) < least(theme)] == []
 
 
 def painted_contrast(segment: Segment) -> float:
