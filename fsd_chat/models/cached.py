@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -34,7 +33,7 @@ class DynamicCachedModel:
         self.vocabulary = vocabulary
         self.limit = context
         self.device: torch.device = model.device
-        self._last_embedding = model.get_input_embeddings().weight.shape[0] - 1
+        self._last_embedding = _embeddings(model) - 1
         self._habits = habits_of(model)
         self._clear()
 
@@ -57,12 +56,15 @@ class DynamicCachedModel:
         # A draft may have no embedding for the last few ids of its target. What it then says is
         # judged like everything it says; an id out of range would end a CUDA process.
         tokens = tokens.clamp(max=self._last_embedding)
-        pieces: Sequence[Tensor] = [tokens]
         if self._length and not self._habits.reads_in_pieces:
-            pieces = tokens.split(1)
-        logits = [read(self._model, self._cache, piece, rows) for piece in pieces]
+            logits = torch.cat([self._read(token[None], rows=1) for token in tokens])
+        else:
+            logits = self._read(tokens, rows)
         self._length += tokens.shape[0]
-        return torch.cat(logits)[-rows:, : self.vocabulary]
+        return logits[-rows:, : self.vocabulary]
+
+    def _read(self, tokens: Tensor, rows: int) -> Tensor:
+        return read(self._model, self._cache, tokens, rows)
 
     def rollback(self, length: int) -> None:
         """Keep the first `length` tokens, or none where a layer has forgotten what they need."""
@@ -117,20 +119,36 @@ def _try_out(model: PreTrainedModel) -> Habits:
     if not any(map(_holds_something, cache.layers)):
         raise _keeps_its_own_state(model)
     # Asked of a cache that has been used: recurrent layers show themselves only then.
-    can_roll_back = bool(cache.is_croppable)
-    return Habits(can_roll_back, can_roll_back or _reads_in_pieces(model, text))
+    if cache.is_croppable:
+        return Habits(can_roll_back=True, reads_in_pieces=True)
+    return Habits(can_roll_back=False, reads_in_pieces=_reads_in_pieces(model, text))
 
 
 def _reads_in_pieces(model: PreTrainedModel, text: Tensor) -> bool:
-    """Whether two halves say the same as the first half and then one token after another."""
-    one_by_one, halves = empty_cache(model), empty_cache(model)
-    for cache in (one_by_one, halves):
+    """Whether two halves of `text` say the same as all of it at once.
+
+    Raises ModelError if not even its second half, token by token, does.
+    """
+    whole, halves, steps = (empty_cache(model) for _ in range(3))
+    expected = read(model, whole, text, rows=TRIAL)
+    for cache in (halves, steps):
         read(model, cache, text[:TRIAL], rows=1)
-    expected = torch.cat([read(model, one_by_one, token, 1) for token in text[TRIAL:].split(1)])
-    found = read(model, halves, text[TRIAL:], rows=TRIAL)
-    # Rounding moves a row by far less than forgetting half the text does.
-    tolerance = expected.float().std() * (1e-3 if expected.dtype == torch.float32 else 5e-2)
-    return bool((found.float() - expected.float()).abs().max() <= tolerance)
+    stepwise = torch.cat([read(model, steps, token[None], rows=1) for token in text[TRIAL:]])
+    if not _alike(expected, stepwise):
+        raise ModelError(
+            "unsupported",
+            f"a {type(model).__name__} gives other results with a cache than without, in this "
+            "version of transformers; choose another model",
+        )
+    return _alike(expected, read(model, halves, text[TRIAL:], rows=TRIAL))
+
+
+def _alike(expected: Tensor, found: Tensor) -> bool:
+    """Whether rounding explains the difference; forgetting half the text makes far more."""
+    tolerance = 1e-3 if expected.dtype == torch.float32 else 0.2
+    expected, found = expected.float(), found.float()
+    spread = expected - expected.mean(dim=-1, keepdim=True)
+    return bool((found - expected).norm() <= tolerance * spread.norm())
 
 
 def _keeps_its_own_state(model: PreTrainedModel) -> ModelError:
@@ -139,6 +157,12 @@ def _keeps_its_own_state(model: PreTrainedModel) -> ModelError:
         f"a {type(model).__name__} does not keep what it has read in transformers' cache, so it "
         "cannot be used here; choose another model",
     )
+
+
+def _embeddings(model: PreTrainedModel) -> int:
+    weight = model.get_input_embeddings().weight
+    assert isinstance(weight, Tensor)
+    return weight.shape[0]
 
 
 def _holds_something(layer: object) -> bool:
