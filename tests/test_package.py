@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -55,6 +58,26 @@ def test_the_wheel_starts_the_program(wheel: zipfile.ZipFile) -> None:
     metadata = wheel.read(f"{info}/METADATA").decode()
     assert "Requires-Python: >=3.11" in metadata
     assert "License-Expression: Apache-2.0" in metadata
+
+
+def test_every_library_that_is_imported_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = {
+        re.split(r"[\W]", one.replace("-", "_"))[0].lower() for one in project["dependencies"]
+    }
+    used = {name for file in (ROOT / "fsd_chat").rglob("*.py") for name in libraries(file)}
+    assert not used - declared
+
+
+def libraries(file: Path) -> Iterator[str]:
+    """What `file` imports that is neither Python's nor ours."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        for top in (name.partition(".")[0] for name in names):
+            if top not in sys.stdlib_module_names and top != "fsd_chat":
+                yield top
 
 
 def test_a_checkout_finds_its_themes() -> None:
