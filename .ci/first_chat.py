@@ -24,6 +24,8 @@ from readme_command import command
 QUESTION = "Write a python function that reverses a string."
 PATIENCE_S = 900.0
 QUITTING_S = 5.0
+GIVEN_UP = "no model"
+"""What the status bar says when a pair cannot be loaded."""
 
 
 class Terminal:
@@ -63,7 +65,8 @@ class Terminal:
 def wait_for(terminal: Terminal, wanted: str) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while wanted not in terminal.text:
-        if not terminal.watch(0.5) or time.monotonic() > deadline:
+        gone = not terminal.watch(0.5) or GIVEN_UP in terminal.text
+        if gone or time.monotonic() > deadline:
             sys.exit(f"{wanted!r} did not appear. The terminal's end:\n{terminal.text[-3000:]}")
 
 
