@@ -1,13 +1,13 @@
 """Draw the README's picture: the real app, the real engine, the embedded pair.
 
-`python docs/picture.py [SVG]` asks one question, turns the knob while the reply is written, and
+`python docs/picture.py` asks one question, turns the knob while the reply is written, and
 saves what is on the screen when the reply is over.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-import sys
 import time
 from pathlib import Path
 
@@ -50,8 +50,17 @@ async def draw(picture: Path, theme: str, size: tuple[int, int]) -> None:
         picture.write_text(app.export_screenshot(), encoding="utf-8")
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "svg", nargs="?", type=Path, default=Path(__file__).parent / "images" / "chat.svg"
+    )
+    parser.add_argument("--theme", default="dusk")
+    parser.add_argument("--size", default="100x28", metavar="COLUMNSxROWS")
+    options = parser.parse_args()
+    width, height = (int(one) for one in options.size.split("x"))
+    asyncio.run(draw(options.svg, options.theme, (width, height)))
+
+
 if __name__ == "__main__":
-    where = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "images/chat.svg"
-    theme = sys.argv[2] if len(sys.argv) > 2 else "dusk"
-    width, height = (int(one) for one in (sys.argv[3] if len(sys.argv) > 3 else "100x28").split("x"))
-    asyncio.run(draw(where, theme, (width, height)))
+    main()
