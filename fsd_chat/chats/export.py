@@ -150,8 +150,9 @@ def footer(reply: Reply) -> str:
     parts = [f"{counts.output} tokens"]
     if counts.tokens_per_second is not None:
         parts.append(f"{counts.tokens_per_second:.1f} tokens/s")
-    if counts.acceptance is not None:
-        parts.append(f"accepted {counts.acceptance:.0%}")
+    if counts.acceptance is not None and counts.exact_acceptance is not None:
+        exactly = f"exact decoding {counts.exact_acceptance:.0%}"
+        parts.append(f"accepted {counts.acceptance:.0%} ({exactly})")
     if counts.fuzzy:
         parts.append(f"fuzzy {counts.fuzzy / counts.output:.0%}")
     thresholds = [f"{setting.knob.threshold:.3g}" for setting in reply.timeline]

@@ -74,7 +74,9 @@ def test_markdown_is_a_note_with_the_settings_on_top(store: ChatStore, written: 
     assert "- rule: fsd, js, T = 0.1" in text
     assert "- temperature: 0.7, seed 4611686018427387904" in text
     assert "## You\n\nSay hello\nplease\n\n## smol\n\nHello world\n\n" in text
-    footer = "*4 tokens · 4.0 tokens/s · accepted 67% · fuzzy 25% · T 0.1 → 0.3*"
+    footer = (
+        "*4 tokens · 4.0 tokens/s · accepted 67% (exact decoding 43%) · fuzzy 25% · T 0.1 → 0.3*"
+    )
     assert text.endswith(footer + "\n")
 
 

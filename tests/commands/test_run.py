@@ -126,7 +126,9 @@ def test_the_reply_goes_to_standard_output_and_statistics_to_standard_error(
     assert main(["run", "hi"]) == 0
     out, err = capsys.readouterr()
     assert out == "Hello there\n"
-    assert err.splitlines()[-1].startswith("2 tokens · 4.0 tokens/s · accepted 100% · fuzzy 50%")
+    last = err.splitlines()[-1]
+    assert last.startswith("2 tokens · 4.0 tokens/s · accepted 100% (exact decoding ")
+    assert "· fuzzy 50%" in last
     assert engine.closed
 
 
