@@ -108,7 +108,7 @@ async def test_a_system_prompt_goes_before_the_conversation(running: Running) ->
         await chat.enter("/system")
         await chat.told("no system prompt")
         await chat.ask("and now?")
-        assert [one.role for one in chat.engine.of(Generate)[1].messages][0] == "user"
+        assert chat.engine.of(Generate)[1].messages[0].role == "user"
         assert chat.stored.chat.system == ""
 
 

@@ -14,6 +14,8 @@ from fsd_chat.chats.display import one_line
 
 GAUGE_CELLS = 6
 FAINT = "$foreground 70%"
+ASKED_FOR, ALWAYS = 4, 9
+"""Importance from which a part is put briefly rather than left out, and from which it stays."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Status:
 class Part:
     content: Content
     importance: int
-    """Parts of the lowest importance go first where the line is too narrow; 9 never goes."""
+    """Parts of the lowest importance go first where the line is too narrow."""
 
     @property
     def width(self) -> int:
@@ -67,12 +69,9 @@ class StatusBar(Static):
 
 def line(status: Status, width: int) -> Content:
     """The bar's content in at most `width` cells, unless T and the activity need more."""
-    parts = list(_parts(status))
-    while len(parts) > 1 and _total(parts) > width:
-        least = min(parts, key=lambda part: part.importance)
-        if least.importance >= 9:
-            break
-        parts.remove(least)
+    parts = _fitting(list(_parts(status)), width, ASKED_FOR)
+    if _total(parts) > width:
+        parts = _fitting(list(_parts(status, brief=True)), width, ALWAYS)
     *left, activity = parts
     gap = max(2, width - _total(left) - activity.width)
     between = Content("  ")
@@ -81,26 +80,36 @@ def line(status: Status, width: int) -> Content:
     )
 
 
+def _fitting(parts: list[Part], width: int, keep: int) -> list[Part]:
+    """`parts` without as many of those less important than `keep` as it takes."""
+    while _total(parts) > width:
+        least = min(parts, key=lambda part: part.importance)
+        if least.importance >= keep:
+            break
+        parts.remove(least)
+    return parts
+
+
 def _total(parts: list[Part]) -> int:
     return sum(part.width for part in parts) + 2 * (len(parts) - 1)
 
 
-def _parts(status: Status) -> Iterator[Part]:
-    yield Part(Content(one_line(status.pair, 14)).stylize("bold"), 5)
+def _parts(status: Status, brief: bool = False) -> Iterator[Part]:
+    yield Part(Content(one_line(status.pair, 10 if brief else 14)).stylize("bold"), 5)
     yield Part(Content.assemble(status.rule, (f" {status.divergence}", FAINT)), 6)
-    yield Part(_threshold(status), 9)
+    yield Part(_threshold(status), ALWAYS)
     if status.from_token:
         yield Part(Content(f"from token {status.from_token}").stylize(FAINT), 1)
-    yield Part(_acceptance(status), 8)
+    yield Part(_acceptance(status, brief), 8)
     if status.exact_acceptance is not None:
         yield Part(Content(f"exact {status.exact_acceptance:.0%}").stylize(FAINT), 3)
     if status.fuzzy_share:
         yield Part(Content(f"fuzzy {status.fuzzy_share:.0%}").stylize("$origin-fuzzy"), 2)
     yield Part(Content(f"{_number(status.tokens_per_second)} tok/s"), 7)
-    yield Part(Content(f"{_number(status.tokens_per_round)}/round"), 4)
+    yield Part(Content(f"{_number(status.tokens_per_round)}/round"), ASKED_FOR)
     if status.drafted is not None:
         yield Part(Content(f"draft {status.drafted}").stylize(FAINT), 1)
-    yield Part(Content(status.activity).stylize("$primary"), 9)
+    yield Part(Content(status.activity).stylize("$primary"), ALWAYS)
 
 
 def _threshold(status: Status) -> Content:
@@ -122,14 +131,21 @@ def short(threshold: float) -> str:
     return f"{threshold:.3f}" if threshold < 0.095 else f"{threshold:.2f}"
 
 
-def _acceptance(status: Status) -> Content:
+def _acceptance(status: Status, brief: bool) -> Content:
+    """Of this reply, and of its last rounds."""
     if status.acceptance is None:
         return Content("acc –")
-    text = Content(f"acc {status.acceptance:.0%}")
     if status.recent_acceptance is None:
-        return text
-    return Content.assemble(text, (f" now {status.recent_acceptance:.0%}", FAINT))
+        return Content(f"acc {status.acceptance:.0%}")
+    if brief:
+        recent = f"/{status.recent_acceptance:.0%}"
+        return Content.assemble(f"acc {status.acceptance * 100:.0f}", (recent, FAINT))
+    return Content.assemble(
+        f"acc {status.acceptance:.0%}", (f" now {status.recent_acceptance:.0%}", FAINT)
+    )
 
 
 def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f}"
+    if value is None:
+        return "–"
+    return f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
