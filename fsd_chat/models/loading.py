@@ -1,30 +1,28 @@
-"""Loading one model: from a folder, the hub, a GGUF file, or the embedded pair."""
+"""Loading one model onto its device."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from fsd_chat.engine.messages import ModelSource
-from fsd_chat.models.embedded import embedded_folder
 from fsd_chat.models.errors import ModelError as ModelError
+from fsd_chat.models.hardware import check_room, choose_device, choose_dtype
+from fsd_chat.models.locating import EMBEDDED, Files, locate
+from fsd_chat.models.progress import Progress, bars_told, part
 from fsd_chat.models.template import end_of_turn_ids
+from fsd_chat.models.vocabulary import usable
 
-Progress = Callable[[str, float | None], None]
-
-EMBEDDED = {"smol": "target", "smol-draft": "draft"}
-OVERFLOWING_IN_FLOAT16 = ("gemma2", "gemma3", "gemma3_text")
-"""Families whose activations exceed what float16 can hold (transformers #39972, #36832)."""
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+NOT_CAUSAL = ("ForMaskedLM", "Classification", "ForQuestionAnswering", "ForPreTraining")
+"""Endings of architectures that transformers would load as causal models, with a head made up."""
+FETCHED = 0.7
+"""Part of the progress that is fetching, where there is anything to fetch."""
 
 
 @dataclass(frozen=True)
@@ -40,171 +38,143 @@ class LoadedModel:
     context: int
     vocabulary: int
     """Ids that are tokens; the model's rows may be padded beyond them."""
-
-
-@dataclass(frozen=True)
-class Files:
-    """What transformers needs to be told to find a model."""
-
-    where: str
-    name: str
-    options: dict[str, Any]
+    notices: tuple[str, ...] = ()
 
 
 def load_model(source: ModelSource, progress: Progress) -> LoadedModel:
     """Load what `source` names onto its device. Raises ModelError in one line for people."""
-    files = _locate(source, progress)
-    with _told_plainly(source):
-        progress(f"reading {files.name}", 0.1)
-        config = AutoConfig.from_pretrained(files.where, **files.options)
-        device = choose_device(source.device)
-        dtype = choose_dtype(source.dtype, device, config.model_type)
-        tokenizer = AutoTokenizer.from_pretrained(files.where, **files.options)
-        progress(f"loading {files.name}", 0.3)
-        model = AutoModelForCausalLM.from_pretrained(
-            files.where, dtype=dtype, use_safetensors=_must_be_safe(files), **files.options
+    device = choose_device(source.device)
+    start = 0.0
+
+    def fetching(stage: str, fraction: float | None) -> None:
+        nonlocal start
+        start = FETCHED
+        part(progress, 0.0, FETCHED)(stage, fraction)
+
+    files = locate(source, fetching)
+    with _told_plainly(files):
+        loaded = _load(files, source, device, part(progress, start, 1.0))
+    progress(f"{files.name} is loaded", 1.0)
+    return loaded
+
+
+def _load(
+    files: Files, source: ModelSource, device: torch.device, progress: Progress
+) -> LoadedModel:
+    options = {**files.options, "trust_remote_code": source.trust_remote_code}
+    progress(f"reading {files.name}", 0.0)
+    config = AutoConfig.from_pretrained(files.folder, **options)
+    _refuse_what_is_not_causal(files.name, config)
+    dtype = choose_dtype(source.dtype, device, config.model_type)
+    check_room(files.name, _bytes(files, config, dtype), device)
+    tokenizer = AutoTokenizer.from_pretrained(files.folder, **options)
+    if not hasattr(tokenizer, "backend_tokenizer"):
+        raise ModelError(
+            "unsupported",
+            f"the tokenizer of {files.name} is none of the `tokenizers` library, which is needed "
+            "to show text while it is written",
         )
-        progress(f"moving {files.name} to {device}", 0.9)
-        model.to(device)  # type: ignore[arg-type]
-        model.eval()  # type: ignore[no-untyped-call]
+    stage = f"loading {files.name}"
+    with bars_told(stage, part(progress, 0.1, 0.9)):
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            files.folder,
+            dtype=dtype,
+            # Weights are never unpickled; a GGUF file is no pickle and not in safetensors either.
+            use_safetensors=True if files.gguf is None else None,
+            output_loading_info=True,
+            **options,
+        )
+    model, found = loaded
+    if found["missing_keys"]:
+        raise ModelError("not-found", _incomplete(files.name, sorted(found["missing_keys"])))
+    progress(stage if device.type == "cpu" else f"moving {files.name} to {device}", 0.9)
+    model.to(device)
+    model.eval()
+    context, notices = context_of(files.name, model)
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
         name=files.name,
-        revision=getattr(model.config, "_commit_hash", None) or source.revision,
+        revision=files.revision or source.revision,
         device=device,
         dtype=dtype,
         end_ids=end_ids(model, tokenizer),
-        context=context_of(model),
-        vocabulary=vocabulary_of(model, tokenizer),
+        context=context,
+        vocabulary=usable(tokenizer, model.config.get_text_config().vocab_size),
+        notices=notices,
     )
 
 
-def _must_be_safe(files: Files) -> bool | None:
-    """Weights are never unpickled; a GGUF file is no pickle and not in safetensors either."""
-    return None if "gguf_file" in files.options else True
+def _refuse_what_is_not_causal(name: str, config: Any) -> None:
+    made_for = config.architectures or []
+    if config.is_encoder_decoder or any(one.endswith(NOT_CAUSAL) for one in made_for):
+        raise _not_causal(name, ", ".join(made_for) or config.model_type)
 
 
-def _locate(source: ModelSource, progress: Progress) -> Files:
-    location = source.location
-    if location in EMBEDDED:
-        folder = embedded_folder(EMBEDDED[location], progress)
-        return Files(str(folder), location, {})
-    path = Path(location).expanduser()
-    options: dict[str, Any] = {"trust_remote_code": source.trust_remote_code}
-    if path.suffix.lower() == ".gguf" and (path.exists() or path.is_absolute()):
-        if not path.is_file():
-            raise ModelError("not-found", f"there is no file {path}")
-        return Files(str(path.parent), path.stem, {**options, "gguf_file": path.name})
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise ModelError("not-found", f"the folder {path} holds no model (no config.json)")
-        return Files(str(path), path.resolve().name, options)
-    if _looks_like_a_path(location):
-        raise ModelError("not-found", f"there is no model at {path}")
-    repository, _, file = location.partition(":")
-    if source.revision:
-        options["revision"] = source.revision
-    if file:
-        options["gguf_file"] = file
-    return Files(repository, location.rpartition("/")[2], options)
+def _not_causal(name: str, what: str) -> ModelError:
+    return ModelError(
+        "unsupported", f"{name} is no causal language model that transformers knows: {what}"
+    )
 
 
-def _looks_like_a_path(location: str) -> bool:
-    """A hub id is `owner/name`, with `:file.gguf` after it for one file of the repository."""
-    is_file = location.lower().endswith((".gguf", ".safetensors", ".bin", ".pt"))
+def _incomplete(name: str, missing: list[str]) -> str:
     return (
-        location.startswith((".", "~", os.sep))
-        or location.count("/") > 1
-        or (is_file and ":" not in location)
+        f"the files of {name} lack {len(missing)} of the model's weights, the first being "
+        f"{missing[0]}; they would be made up"
     )
+
+
+def _bytes(files: Files, config: Any, dtype: torch.dtype) -> int:
+    """What the weights will take; 0 where the files do not tell, as with quantised ones."""
+    stored = config.dtype
+    if files.gguf or not isinstance(stored, torch.dtype) or hasattr(config, "quantization_config"):
+        return 0
+    index = files.folder / "model.safetensors.index.json"
+    if index.is_file():
+        size = json.loads(index.read_text(encoding="utf-8")).get("metadata", {}).get("total_size")
+    else:
+        size = sum(file.stat().st_size for file in files.folder.glob("model*.safetensors"))
+    return int(size or 0) * dtype.itemsize // stored.itemsize
 
 
 @contextmanager
-def _told_plainly(source: ModelSource) -> Iterator[None]:
-    """Turns what libraries raise into one line that says what to do."""
-    name = source.location
+def _told_plainly(files: Files) -> Iterator[None]:
+    """Turns what the libraries raise into one line that says what to do."""
     try:
         yield
-    except GatedRepoError as error:
-        raise ModelError(
-            "not-found",
-            f"{name} is gated on the hub: accept its licence there and log in with `hf auth login`",
-        ) from error
-    except (RepositoryNotFoundError, HFValidationError) as error:
-        raise ModelError("not-found", _not_found(name)) from error
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        raise ModelError(
-            "memory", f"there is not enough memory for {name}; choose a smaller model or --device"
-        ) from error
-    except SafetensorError as error:
-        raise ModelError("not-found", f"the weights of {name} are damaged: {error}") from error
-    except (OSError, ValueError, ImportError, KeyError) as error:
-        raise ModelError(*_explained(name, error)) from error
+    except ModelError:
+        raise
+    except Exception as error:
+        # transformers, tokenizers and the rest share no class, and some raise bare exceptions.
+        raise _explained(files, error) from error
 
 
-def _not_found(name: str) -> str:
-    return (
-        f"{name} is neither a local folder or GGUF file nor a model that the hub gives; check the "
-        "spelling, or the network if it has to be downloaded"
-    )
-
-
-def _explained(name: str, error: Exception) -> tuple[Any, str]:
-    said = " ".join(str(error).split())
+def _explained(files: Files, error: Exception) -> ModelError:
+    name, said = files.name, " ".join(str(error).split())
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "t allocate memory" in said:
+        return ModelError(
+            "memory",
+            f"there is not enough memory for {name}; choose a smaller model, another --device or "
+            "a --dtype of fewer bytes",
+        )
     if "trust_remote_code" in said:
-        return "unsupported", (
+        return ModelError(
+            "unsupported",
             f"{name} needs code of its own to run; if you trust it, allow that for this model with "
-            "--trust-remote-code or `trust_remote_code = true` in the configuration"
+            "--trust-remote-code or `trust_remote_code = true` in the configuration",
         )
-    if "Unrecognized" in said or "AutoModelForCausalLM" in said or "does not recognize" in said:
-        return "unsupported", f"{name} is no causal language model that transformers knows: {said}"
-    if "safetensors" in said:
-        return "unsupported", f"{name} has no safetensors weights, and nothing else is loaded"
-    if "connect" in said or "is not a local folder" in said:
-        return "not-found", _not_found(name)
-    return "not-found", f"{name} cannot be loaded: {said[:300]}"
-
-
-def choose_device(wanted: str | None) -> torch.device:
-    """CUDA, then MPS, then the CPU, unless one is asked for; ModelError if that cannot be used."""
-    if wanted is None:
-        if torch.cuda.is_available():
-            return torch.device("cuda", torch.cuda.current_device())
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        device = torch.device(wanted)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ModelError("unsupported", f"the device {wanted!r} cannot be used here") from error
-    return device
-
-
-def choose_dtype(wanted: str | None, device: torch.device, family: str) -> torch.dtype:
-    """bfloat16 where the hardware computes in it, else float32, unless one is asked for."""
-    if wanted is None:
-        return torch.bfloat16 if _fast_in_bfloat16(device) else torch.float32
-    if wanted not in DTYPES:
-        raise ModelError("bad-request", f"the dtype is one of {', '.join(DTYPES)}, not {wanted!r}")
-    if wanted == "float16" and family in OVERFLOWING_IN_FLOAT16:
-        raise ModelError(
-            "unsupported", f"{family} models overflow float16; use --dtype bfloat16 or float32"
+    if "Unrecognized configuration class" in said:
+        return _not_causal(name, said.partition("class ")[2].partition(" for")[0])
+    if "safetensors" in said and "does not appear to have a file" in said:
+        return ModelError(
+            "unsupported",
+            f"{name} has no safetensors weights in {files.folder}; others are not loaded, since "
+            "they can run code",
         )
-    return DTYPES[wanted]
-
-
-def _fast_in_bfloat16(device: torch.device) -> bool:
-    if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    if device.type == "cpu":
-        return _cpu_has("_is_avx512_bf16_supported") or _cpu_has("_is_amx_tile_supported")
-    return device.type == "mps"
-
-
-def _cpu_has(question: str) -> bool:
-    """torch asks the processor under private names, which may go away."""
-    asked: Callable[[], bool] = getattr(torch.cpu, question, lambda: False)
-    return asked()
+    if name in EMBEDDED:
+        said += f"; delete {files.folder.parent} to have it made anew"
+    what = said[:300] or type(error).__name__
+    return ModelError("not-found", f"{name} cannot be loaded from {files.folder}: {what}")
 
 
 def end_ids(model: PreTrainedModel, tokenizer: Any) -> frozenset[int]:
@@ -216,17 +186,21 @@ def end_ids(model: PreTrainedModel, tokenizer: Any) -> frozenset[int]:
     return frozenset(id for id in found if id is not None)
 
 
-def context_of(model: PreTrainedModel) -> int:
-    """Tokens the model was made for; a model that states none is taken at 2048."""
+def context_of(name: str, model: PreTrainedModel) -> tuple[int, tuple[str, ...]]:
+    """Tokens the model can hold, and what there is to say about it.
+
+    A model that states none is taken at 2048. Some read every position differently once the text
+    is longer than they were first trained for: what is cached until then would be wrong after.
+    """
     config = model.config.get_text_config()
-    for name in ("max_position_embeddings", "n_positions", "max_seq_len"):
-        value = getattr(config, name, None)
-        if isinstance(value, int) and value > 0:
-            return value
-    return 2048
-
-
-def vocabulary_of(model: PreTrainedModel, tokenizer: Any) -> int:
-    highest: int = max(tokenizer.get_vocab().values(), default=-1)
-    rows: int = model.config.get_text_config().vocab_size
-    return min(highest + 1, rows)
+    names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+    stated = [getattr(config, name, None) for name in names]
+    context = next((value for value in stated if isinstance(value, int) and value > 0), 2048)
+    rope = getattr(config, "rope_parameters", None) or {}
+    short = rope.get("original_max_position_embeddings") or context
+    if rope.get("rope_type") == "longrope" and short < context:
+        return short, (
+            f"{name} is used up to {short} of its {context} tokens: beyond, it reads positions "
+            "anew and nothing could stay cached",
+        )
+    return context, ()

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-import msgspec
+from msgspec.structs import replace
 
 from fsd_chat.engine.messages import LoadPair, ModelSource
-from fsd_chat.models.cached import DynamicCachedModel
+from fsd_chat.models.cached import habits_of
 from fsd_chat.models.loading import LoadedModel, load_model
+from fsd_chat.models.progress import Progress, part
 from fsd_chat.models.vocabulary import compare
 
-Progress = Callable[[str, float | None], None]
 PROMPT_LOOKUP = "prompt-lookup"
 
 
@@ -22,6 +21,7 @@ class Pair:
     target: LoadedModel
     draft: LoadedModel | None
     prompt_lookup: bool
+    """Drafts are copied from the conversation; before the draft model is asked, if there is one."""
     vocabulary: int
     """Ids that are the same token to both; rows of both are cut to it."""
     context: int
@@ -29,73 +29,65 @@ class Pair:
 
 
 def load_pair(command: LoadPair, progress: Progress) -> Pair:
-    """Load both models; a draft that cannot draft is left out with a notice.
+    """Load the target and what drafts for it; a draft that cannot draft is left out with a notice.
 
     Raises ModelError if a model cannot be had, or if the vocabularies differ.
     """
-    source, lookup = _draft_source(command)
+    lookup, source = _drafting(command.draft)
     share = 1.0 if source is None else 0.5
-    target = load_model(command.target, _part(progress, 0.0, share))
-    draft: LoadedModel | None = None
-    vocabulary, notices = target.vocabulary, list[str]()
-    if not DynamicCachedModel(target.model, vocabulary, target.context).can_roll_back:
-        notices.append(
+    target = load_model(command.target, part(progress, 0.0, share))
+    if not habits_of(target.model).can_roll_back:
+        why = (
             f"{target.name} keeps a recurrent state that cannot be rolled back, so nothing is "
             "drafted for it: it writes alone"
         )
-        return _pair(command, target, None, False, vocabulary, notices)
-    if source is not None:
-        draft = load_model(source, _part(progress, share, 1.0))
-        agreement = compare(target.tokenizer, draft.tokenizer)
-        notices.extend(agreement.notices)
-        common = min(vocabulary, draft.vocabulary, agreement.common)
-        if not DynamicCachedModel(draft.model, common, draft.context).can_roll_back:
-            notices.append(
-                f"the draft {draft.name} keeps a recurrent state that cannot be rolled back, so "
-                "it is not used: the target writes alone"
-            )
-            return _pair(command, target, None, lookup, vocabulary, notices)
-        vocabulary = common
-        if draft.context < target.context:
-            notices.append(
-                f"the draft holds {draft.context} tokens and the target {target.context}; beyond "
-                "that the target writes alone"
-            )
-    return _pair(command, target, draft, lookup, vocabulary, notices)
+        return _alone(command, target, why if command.draft else None)
+    if source is None:
+        return _alone(command, target, None, lookup)
+    draft = target
+    if source != command.target:
+        draft = load_model(source, part(progress, share, 1.0))
+    if not habits_of(draft.model).can_roll_back:
+        why = (
+            f"the draft {draft.name} keeps a recurrent state that cannot be rolled back, so it is "
+            "not used: " + ("drafts are only copied" if lookup else "the target writes alone")
+        )
+        return _alone(command, target, why, lookup)
+    return _together(command, target, draft, lookup)
 
 
-def _draft_source(command: LoadPair) -> tuple[ModelSource | None, bool]:
-    """The model that drafts, if one does, and whether copying from the conversation comes first.
-
-    `prompt-lookup` alone needs no model; `prompt-lookup+MODEL` asks the model where nothing can be
-    copied.
-    """
-    draft = command.draft
+def _drafting(draft: ModelSource | None) -> tuple[bool, ModelSource | None]:
+    """Whether to copy from the conversation, and the draft model if there is one:
+    `prompt-lookup`, `prompt-lookup+MODEL` or `MODEL`."""
     if draft is None:
-        return None, False
-    first, _, rest = draft.location.partition("+")
+        return False, None
+    first, plus, rest = draft.location.partition("+")
     if first != PROMPT_LOOKUP:
-        return draft, False
-    return (msgspec.structs.replace(draft, location=rest) if rest else None), True
+        return False, draft
+    return True, replace(draft, location=rest) if plus else None
 
 
-def _pair(
-    command: LoadPair,
-    target: LoadedModel,
-    draft: LoadedModel | None,
-    prompt_lookup: bool,
-    vocabulary: int,
-    notices: list[str],
-) -> Pair:
+def _alone(command: LoadPair, target: LoadedModel, why: str | None, lookup: bool = False) -> Pair:
+    notices = target.notices if why is None else (*target.notices, why)
+    return Pair(command.name, target, None, lookup, target.vocabulary, target.context, notices)
+
+
+def _together(command: LoadPair, target: LoadedModel, draft: LoadedModel, lookup: bool) -> Pair:
+    agreement = compare(target.tokenizer, draft.tokenizer)
+    notices = [*target.notices, *agreement.notices]
+    if draft is not target:
+        notices += draft.notices
+    if draft.context < target.context:
+        notices.append(
+            f"the draft holds {draft.context} tokens and the target {target.context}; beyond "
+            "that the target writes alone"
+        )
     return Pair(
-        command.name, target, draft, prompt_lookup, vocabulary, target.context, tuple(notices)
+        name=command.name,
+        target=target,
+        draft=draft,
+        prompt_lookup=lookup,
+        vocabulary=min(target.vocabulary, draft.vocabulary, agreement.common),
+        context=target.context,
+        notices=tuple(notices),
     )
-
-
-def _part(progress: Progress, start: float, end: float) -> Progress:
-    """Progress of one model as a part of the whole load."""
-
-    def tell(stage: str, fraction: float | None) -> None:
-        progress(stage, None if fraction is None else start + fraction * (end - start))
-
-    return tell
