@@ -33,8 +33,10 @@ def first_frame(theme: Path | None, pair: str) -> Iterator[None]:
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
     quiet = termios.tcgetattr(descriptor)
-    # Neither echoed over the picture nor kept back until a line is complete.
+    # Neither echoed over the picture nor kept back until a line is complete; and Enter stays
+    # Enter, which the app would otherwise read as Ctrl+J.
     quiet[3] &= ~(termios.ECHO | termios.ICANON)
+    quiet[0] &= ~termios.ICRNL
     termios.tcsetattr(descriptor, termios.TCSANOW, quiet)
     try:
         width, height = os.get_terminal_size(sys.stdout.fileno())
