@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import pty
 import re
+import select
+import signal
 import subprocess
 import sys
-import time
+import termios
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ import pytest
 from fsd_chat.places import theme_file
 from fsd_chat.tui.first_frame import LEAVE, PLACEHOLDER, colours, frame, one_word
 
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 KEYS_TYPED = b"hello\r\x1b[A"
 PROGRAM = """
 import os, sys, time
@@ -42,7 +45,9 @@ def test_it_imports_nothing_but_the_standard_library() -> None:
         "roots = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
         "print(sorted(roots - set(sys.stdlib_module_names)))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=ENVIRONMENT
+    )
     assert done.stdout.strip() == "['fsd_chat']"
 
 
@@ -83,11 +88,11 @@ def on_a_terminal(*arguments: str) -> str:
     """What PROGRAM wrote to a terminal on which keys were typed at once."""
     child, terminal = pty.fork()
     if child == 0:
-        os.execv(sys.executable, [sys.executable, "-c", PROGRAM, *arguments])
+        os.execve(sys.executable, [sys.executable, "-c", PROGRAM, *arguments], ENVIRONMENT)
+    termios.tcsetwinsize(terminal, (24, 80))
     seen = b""
     typed = False
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
+    while select.select([terminal], [], [], 20)[0]:
         try:
             data = os.read(terminal, 65536)
         except OSError:
@@ -96,6 +101,7 @@ def on_a_terminal(*arguments: str) -> str:
         if not typed and b"starting" in seen:
             os.write(terminal, KEYS_TYPED)
             typed = True
+    os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     os.close(terminal)
     return seen.decode(errors="replace")
