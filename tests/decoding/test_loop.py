@@ -103,62 +103,6 @@ def test_decoding_refuses_a_cache_that_does_not_hold_the_prompt_but_for_its_last
         next(decode(target, None, list(PROMPT), reply))
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, PENALISED], ids=["plain", "penalised"])
-@pytest.mark.parametrize("drafts", [1, 2, 5])
-@pytest.mark.parametrize("knob", [EXACT, Knob(rule="fsd", threshold=0.0)], ids=["exact", "fsd"])
-def test_greedy_speculation_says_what_greedy_decoding_says(
-    knob: Knob, drafts: int, sampling: Sampling
-) -> None:
-    expected = greedy_without_drafts(TableModel(9, seed=3), PROMPT, 60, sampling)
-
-    for name in drafters(TableModel(9, seed=3)):
-        target = TableModel(9, seed=3)
-        committed = list(PROMPT)
-        write_reply(
-            target,
-            drafters(target)[name],
-            committed,
-            knob=knob,
-            sampling=sampling,
-            lookahead=drafts,
-            max_tokens=60,
-        )
-        assert committed == expected, name
-
-
-ALIKE = [
-    Sampling(temperature=0.0),
-    Sampling(temperature=0.0, repetition_penalty=1.1),
-    Sampling(temperature=1.0),
-    Sampling(temperature=0.7, repetition_penalty=1.3, presence_penalty=0.5, frequency_penalty=0.2),
-    Sampling(temperature=0.7, top_k=5, top_p=0.9, min_p=0.05),
-]
-EVERY_KNOB = [
-    EXACT,
-    *[Knob(rule="fsd", threshold=T) for T in (0.0, 1e-4, 0.1, 0.7)],
-    *[Knob(rule="fsd-paper", threshold=T) for T in (1e-4, 0.1, 0.7)],
-]
-
-
-@pytest.mark.parametrize("sampling", ALIKE, ids=str)
-@pytest.mark.parametrize("knob", EVERY_KNOB, ids=lambda knob: f"{knob.rule} {knob.threshold}")
-def test_a_draft_that_is_the_target_is_always_accepted(knob: Knob, sampling: Sampling) -> None:
-    target = TableModel(11, seed=4)
-
-    rounds = write_reply(
-        target,
-        ModelDrafter(draft_for(target, noise=0)),
-        list(PROMPT),
-        knob=knob,
-        sampling=sampling,
-        max_tokens=30,
-    )
-
-    assert all(round.accepted == round.verified == round.drafted for round in rounds)
-    assert "fuzzy" not in [token.origin for round in rounds for token in round.tokens]
-    assert sum(round.drafted for round in rounds) >= 20
-
-
 def test_without_a_drafter_every_token_is_the_targets() -> None:
     rounds = write_reply(TableModel(6, seed=1), None, list(PROMPT), max_tokens=7)
 
@@ -709,3 +653,59 @@ def test_a_proposal_is_moved_to_the_targets_device() -> None:
     rounds = write_reply(TableModel(6, seed=1), drafter, list(PROMPT), max_tokens=10)
 
     assert drafter.moved == sum(round.drafted > 0 for round in rounds)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, PENALISED], ids=["plain", "penalised"])
+@pytest.mark.parametrize("drafts", [1, 2, 5])
+@pytest.mark.parametrize("knob", [EXACT, Knob(rule="fsd", threshold=0.0)], ids=["exact", "fsd"])
+def test_greedy_speculation_says_what_greedy_decoding_says(
+    knob: Knob, drafts: int, sampling: Sampling
+) -> None:
+    expected = greedy_without_drafts(TableModel(9, seed=3), PROMPT, 40, sampling)
+
+    for name in drafters(TableModel(9, seed=3)):
+        target = TableModel(9, seed=3)
+        committed = list(PROMPT)
+        write_reply(
+            target,
+            drafters(target)[name],
+            committed,
+            knob=knob,
+            sampling=sampling,
+            lookahead=drafts,
+            max_tokens=40,
+        )
+        assert committed == expected, name
+
+
+ALIKE = [
+    Sampling(temperature=0.0),
+    Sampling(temperature=0.0, repetition_penalty=1.1),
+    Sampling(temperature=1.0),
+    Sampling(temperature=0.7, repetition_penalty=1.3, presence_penalty=0.5, frequency_penalty=0.2),
+    Sampling(temperature=0.7, top_k=5, top_p=0.9, min_p=0.05),
+]
+EVERY_KNOB = [
+    EXACT,
+    *[Knob(rule="fsd", threshold=T) for T in (0.0, 1e-4, 0.1, 0.7)],
+    *[Knob(rule="fsd-paper", threshold=T) for T in (1e-4, 0.1, 0.7)],
+]
+
+
+@pytest.mark.parametrize("sampling", ALIKE, ids=str)
+@pytest.mark.parametrize("knob", EVERY_KNOB, ids=lambda knob: f"{knob.rule} {knob.threshold}")
+def test_a_draft_that_is_the_target_is_always_accepted(knob: Knob, sampling: Sampling) -> None:
+    target = TableModel(11, seed=4)
+
+    rounds = write_reply(
+        target,
+        ModelDrafter(draft_for(target, noise=0)),
+        list(PROMPT),
+        knob=knob,
+        sampling=sampling,
+        max_tokens=30,
+    )
+
+    assert all(round.accepted == round.verified == round.drafted for round in rounds)
+    assert "fuzzy" not in [token.origin for round in rounds for token in round.tokens]
+    assert sum(round.drafted for round in rounds) >= 20
