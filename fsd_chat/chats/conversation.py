@@ -42,6 +42,8 @@ class Reply:
     seed: int | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
+    dropped_turns: int = 0
+    """Oldest messages that no longer fitted the context."""
     first_token_s: float | None = None
     """Seconds from the request to the first text."""
     rounds: list[Round] = field(default_factory=list)
@@ -49,6 +51,8 @@ class Reply:
     """Each knob setting with the index of the first token it governed."""
     finish: Finished | None = None
     """None: interrupted, by a crash or by an engine that died."""
+    failure: str = ""
+    """Why it was interrupted, in one line, as far as anybody could tell."""
 
     @property
     def text(self) -> str:

@@ -1,4 +1,4 @@
-"""Text that is safe to show: nothing in it can act on a terminal."""
+"""Text that is safe to show, where nothing may act on a terminal, and text that can be kept."""
 
 from __future__ import annotations
 
@@ -30,6 +30,11 @@ def plain(text: str) -> str:
     except to a piece that ends between `\\r` and `\\n`.
     """
     return text.replace("\r\n", "\n").translate(_TABLE)
+
+
+def encodable(text: str) -> str:
+    """`text` with halves of surrogate pairs, which no file takes, joined or replaced."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def one_line(text: str, width: int) -> str:

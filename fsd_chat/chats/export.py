@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import re
-import tempfile
-from collections.abc import Iterator
+import secrets
+import shutil
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from fsd_chat import __version__
-from fsd_chat.chats.conversation import Conversation, Reply, StoredMessage
-from fsd_chat.chats.display import one_line
+from fsd_chat.chats.conversation import Conversation, Reply, ReplyStart, StoredMessage
+from fsd_chat.chats.display import encodable, one_line
+from fsd_chat.chats.open_blocks import closed
 from fsd_chat.engine.messages import Knob, KnobSet, Round, TokenRecord
+from fsd_chat.engine.statistics import Statistics
 
 JSON_VERSION = 1
-_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})(.*)$")
+MOST_SETTINGS = 8
+"""Settings of the knob that a line names; of more, those in the middle are left out."""
+_NO_THRESHOLD = frozenset({"exact", "target-only"})
 
 
 class ExportError(Exception):
@@ -41,40 +49,51 @@ def save(conversation: Conversation, path: Path | None = None, *, overwrite: boo
     path: a file, or a folder for a file named after the chat; None is the present folder. Raises
     ExportExists unless `overwrite`, and ExportError; either way nothing has been touched.
     """
-    target = (path or Path.cwd()).expanduser()
-    if target.is_dir():
-        target = target / default_name(conversation)
-    elif target.suffix.lower() not in (".md", ".markdown", ".txt", ".json"):
-        target = target.with_name(target.name + ".md")
-    as_json = target.suffix.lower() == ".json"
-    text = to_json(conversation) if as_json else to_markdown(conversation)
-    if target.exists() and not overwrite:
-        raise ExportExists(target)
+    target = path or Path()
     try:
-        _write(target, text, overwrite)
+        target = _file_for(conversation, target.expanduser())
+        as_json = target.suffix.lower() == ".json"
+        text = to_json(conversation) if as_json else to_markdown(conversation)
+        if target.exists() and not overwrite:
+            raise ExportExists(target)
+        _write(target, encodable(text).encode(), overwrite)
     except FileExistsError as error:
         raise ExportExists(target) from error
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno is not None else str(error)
-        raise ExportError(f"{target} cannot be written: {reason}") from error
+    except (OSError, ValueError, RuntimeError) as error:
+        # No name at all (a NUL in it) is a ValueError, and `~nobody` a RuntimeError.
+        raise ExportError(f"{target} cannot be written: {_reason(target, error)}") from error
     return target
 
 
-def _write(target: Path, text: str, overwrite: bool) -> None:
+def _file_for(conversation: Conversation, path: Path) -> Path:
+    if path.is_dir():
+        return path.absolute() / default_name(conversation)
+    if path.suffix.lower() not in (".md", ".markdown", ".txt", ".json"):
+        return path.with_name(path.name + ".md")
+    return path
+
+
+def _write(target: Path, data: bytes, overwrite: bool) -> None:
     """All of it under its final name, or nothing."""
-    data = text.encode("utf-8", "replace")
-    handle, name = tempfile.mkstemp(prefix=".fsd-chat-", dir=target.parent)
+    if overwrite:
+        # Through a link to the file that it names.
+        target = target.resolve()
+    temporary = target.with_name(f".fsd-chat-{secrets.token_hex(8)}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         if overwrite:
-            os.replace(name, target)
+            if target.exists():
+                shutil.copymode(target, temporary)
+            os.replace(temporary, target)
         else:
-            _claim(Path(name), target)
+            _claim(temporary, target)
     finally:
-        Path(name).unlink(missing_ok=True)
+        # Whatever it was that failed, that is what people should hear of.
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 def _claim(temporary: Path, target: Path) -> None:
@@ -90,10 +109,18 @@ def _claim(temporary: Path, target: Path) -> None:
         os.replace(temporary, target)
 
 
+def _reason(target: Path, error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"there is no folder {target.parent}"
+    if isinstance(error, OSError) and error.errno is not None:
+        return os.strerror(error.errno)
+    return str(error)
+
+
 def default_name(conversation: Conversation) -> str:
     """A name from the chat's date and title that every file system takes."""
     day = datetime.fromtimestamp(conversation.chat.created).strftime("%Y-%m-%d")
-    words = re.findall(r"\w+", conversation.chat.title.lower())
+    words = re.findall(r"\w+", unicodedata.normalize("NFC", conversation.chat.title.lower()))
     slug = "-".join(words)[:40].strip("-")
     return f"{day}-{slug or 'chat'}.md"
 
@@ -106,9 +133,9 @@ def to_markdown(conversation: Conversation) -> str:
     title = one_line(conversation.chat.title, 80) or "Chat"
     parts = [f"# {title}", "\n".join(_settings(conversation))]
     if conversation.chat.system:
-        parts += ["## System", _closed(conversation.chat.system)]
+        parts += ["## System", closed(conversation.chat.system)]
     for message in conversation.messages:
-        parts += [f"## {_speaker(message)}", _closed(message.content).strip("\n")]
+        parts += [f"## {_speaker(message)}", closed(message.content)]
         if message.reply is not None:
             parts.append(f"*{footer(message.reply)}*")
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -122,66 +149,91 @@ def _speaker(message: StoredMessage) -> str:
 
 def _settings(conversation: Conversation) -> Iterator[str]:
     chat = conversation.chat
+    replies = [message.reply for message in conversation.messages if message.reply]
     yield f"- date: {datetime.fromtimestamp(chat.created):%Y-%m-%d %H:%M}"
-    reply = next((one.reply for one in reversed(conversation.messages) if one.reply), None)
-    if reply is None:
+    if not replies:
         yield f"- pair: {one_line(chat.pair, 60)}"
         return
-    start = reply.start
+    yield f"- pair: {'; '.join(_distinct(_pair(reply.start) for reply in replies))}"
+    yield f"- rule: {journey([knob for reply in replies for knob in _knobs(reply)], describe)}"
+    temperatures = _distinct(f"{reply.start.sampling.temperature:g}" for reply in replies)
+    yield f"- temperature: {', '.join(temperatures)}"
+    seeds = [str(reply.seed) for reply in replies if reply.seed is not None]
+    if seeds:
+        yield f"- seed: {', '.join(_distinct(seeds))}"
+    whole = Statistics()
+    for reply in replies:
+        for round in reply.rounds:
+            whole.add(round)
+    yield f"- {', '.join(_figures(whole))}"
+
+
+def _distinct(values: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(values))
+
+
+def _pair(start: ReplyStart) -> str:
     drafts = f", drafted by {one_line(start.draft, 60)}" if start.draft else ""
-    yield f"- pair: {one_line(start.pair, 60)} ({one_line(start.target, 60)}{drafts})"
-    yield f"- rule: {describe(start.knob)}"
-    sampling = start.sampling
-    seed = "" if reply.seed is None else f", seed {reply.seed}"
-    yield f"- temperature: {sampling.temperature:g}{seed}"
+    return f"{one_line(start.pair, 60)} ({one_line(start.target, 60)}{drafts})"
+
+
+def _knobs(reply: Reply) -> list[Knob]:
+    """The settings that governed a token, in order."""
+    # Of two for the same token the first was replaced before it came into force.
+    governing = {setting.index: setting.knob for setting in reply.timeline}
+    return list(governing.values()) or [reply.start.knob]
 
 
 def describe(knob: Knob) -> str:
     """The knob in a few words: `fsd, js, T = 0.1`."""
-    if knob.rule in ("exact", "target-only"):
+    if knob.rule in _NO_THRESHOLD:
         return knob.rule
     form = "" if knob.form == "full" else f" ({knob.form})"
     return f"{knob.rule}, {knob.divergence}{form}, T = {knob.threshold:.3g}"
 
 
-def footer(reply: Reply) -> str:
-    """What the reply cost and what the knob did, in one line."""
-    counts = reply.statistics()
-    parts = [f"{counts.output} tokens"]
+def _briefly(knob: Knob) -> str:
+    return knob.rule if knob.rule in _NO_THRESHOLD else f"T {knob.threshold:.3g}"
+
+
+def journey(knobs: Sequence[Knob], first: Callable[[Knob], str]) -> str:
+    """What the knob was set to, one after the other: `T 0.1 → 0.3 → exact`.
+
+    first: how the first setting is put; of the others, only what changed is said.
+    """
+    said = [first(knobs[0])]
+    for before, knob in pairwise(knobs):
+        if describe(knob) == describe(before):
+            continue
+        level = msgspec.structs.replace(before, threshold=knob.threshold)
+        said.append(
+            f"{knob.threshold:.3g}" if describe(knob) == describe(level) else describe(knob)
+        )
+    if len(said) > MOST_SETTINGS:
+        half = MOST_SETTINGS // 2
+        return f"{' → '.join([*said[:half], '…', *said[-half:]])} ({len(said) - 1} changes)"
+    return " → ".join(said)
+
+
+def _figures(counts: Statistics) -> Iterator[str]:
+    yield f"{counts.output} tokens"
     if counts.tokens_per_second is not None:
-        parts.append(f"{counts.tokens_per_second:.1f} tokens/s")
+        yield f"{counts.tokens_per_second:.1f} tokens/s"
     if counts.acceptance is not None and counts.exact_acceptance is not None:
         exactly = f"exact decoding {counts.exact_acceptance:.0%}"
-        parts.append(f"accepted {counts.acceptance:.0%} ({exactly})")
+        yield f"accepted {counts.acceptance:.0%} ({exactly})"
     if counts.fuzzy:
-        parts.append(f"fuzzy {counts.fuzzy / counts.output:.0%}")
-    thresholds = [f"{setting.knob.threshold:.3g}" for setting in reply.timeline]
-    changes = [one for i, one in enumerate(thresholds) if i == 0 or one != thresholds[i - 1]]
-    if changes:
-        parts.append(f"T {' → '.join(changes)}")
+        yield f"fuzzy {counts.fuzzy / counts.output:.0%}"
+
+
+def footer(reply: Reply) -> str:
+    """What the reply cost and what the knob did, in one line."""
+    parts = [*_figures(reply.statistics()), journey(_knobs(reply), _briefly)]
     if reply.reason is None:
         parts.append("interrupted")
     elif reply.reason != "end":
         parts.append(f"ended by {reply.reason}")
     return " · ".join(parts)
-
-
-def _closed(text: str) -> str:
-    """`text` with a code fence that it leaves open closed, or it would swallow the next turns."""
-    fence = ""
-    for line in text.split("\n"):
-        found = _FENCE.match(line)
-        if found is None:
-            continue
-        marks, after = found.groups()
-        if not fence:
-            if marks[0] == "~" or "`" not in after:
-                fence = marks
-        elif marks[0] == fence[0] and len(marks) >= len(fence) and not after.strip():
-            fence = ""
-    if not fence:
-        return text
-    return f"{text}{'' if text.endswith(chr(10)) else chr(10)}{fence}"
 
 
 # --- JSON -------------------------------------------------------------------------------------
@@ -201,7 +253,9 @@ def to_json(conversation: Conversation) -> str:
         "updated": _moment(chat.updated),
         "messages": [_message(message) for message in conversation.messages],
     }
-    return json.dumps(finite(document), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+    text = json.dumps(finite(document), ensure_ascii=False, allow_nan=False)
+    # `indent` of json.dumps takes ten times as long.
+    return msgspec.json.format(text, indent=1) + "\n"
 
 
 def _moment(seconds: float) -> str:
@@ -225,7 +279,12 @@ def reply_as_json(reply: Reply) -> dict[str, Any]:
         "text": reply.text,
         "reasoning": reply.reasoning,
         "finish": reply.reason,
+        "failure": reply.failure or None,
         "stop_string": reply.finish.stop_string if reply.finish else None,
+        "rest": {
+            "text": reply.finish.text if reply.finish else "",
+            "reasoning": reply.finish.reasoning if reply.finish else "",
+        },
         "settings": {
             "pair": start.pair,
             "target": start.target,
@@ -239,6 +298,7 @@ def reply_as_json(reply: Reply) -> dict[str, Any]:
         "timeline": [_setting(setting) for setting in reply.timeline],
         "prompt_tokens": reply.prompt_tokens,
         "cached_tokens": reply.cached_tokens,
+        "dropped_turns": reply.dropped_turns,
         "statistics": reply.statistics().as_json(),
         "rounds": [_round(round) for round in reply.rounds],
         "tokens": [token_as_json(token) for token in reply.tokens],
@@ -261,6 +321,8 @@ def _round(round: Round) -> dict[str, Any]:
     return {
         "from_token": round.index,
         "tokens": len(round.tokens),
+        "text": round.text,
+        "reasoning": round.reasoning,
         "drafted": round.drafted,
         "draft_s": round.draft_s,
         "verify_s": round.verify_s,
@@ -274,12 +336,12 @@ def token_as_json(token: TokenRecord) -> dict[str, Any]:
 
 def finite(value: Any) -> Any:
     """The same with inf and NaN as strings, and half surrogates replaced: JSON has neither."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
     if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode("utf-8")
+        return value if value.isascii() else encodable(value)
     if isinstance(value, dict):
-        return {str(key): finite(one) for key, one in value.items()}
+        return {key: finite(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
         return [finite(one) for one in value]
     return value
