@@ -57,6 +57,7 @@ class Outcome:
     status: int
     """Of the tests: pytest's, or that of a process ended by a signal."""
     output: str
+    seconds: float
 
     @property
     def noticed_in(self) -> str | None:
@@ -135,15 +136,17 @@ def copy_package(where: Path) -> Path:
 def run_all(jobs: dict[str, tuple[Path, Sequence[str]]]) -> Iterator[tuple[str, Outcome]]:
     """Every job's outcome as it ends, a few at a time. A job is a package and its tests."""
     waiting = list(jobs.items())
-    running: dict[int, tuple[str, Path]] = {}
+    running: dict[int, tuple[str, Path, float]] = {}
     while waiting or running:
         while waiting and len(running) < PROCESSES:
             name, (where, tests) = waiting.pop(0)
             log = where / "log"
-            running[run_tests(where, tests, log)] = name, log
+            running[run_tests(where, tests, log)] = name, log, time.monotonic()
         process, status = os.wait()
-        name, log = running.pop(process)
-        yield name, Outcome(os.waitstatus_to_exitcode(status), log.read_text(errors="replace"))
+        name, log, started = running.pop(process)
+        output = log.read_text(encoding="utf-8", errors="replace")
+        seconds = time.monotonic() - started
+        yield name, Outcome(os.waitstatus_to_exitcode(status), output, seconds)
 
 
 def check_without_faults(scratch: Path, tests: Sequence[str]) -> list[str]:
@@ -174,7 +177,7 @@ def check_faults(scratch: Path, faults: Sequence[Fault]) -> list[str]:
         jobs[fault.name] = (where, fault.noticed_by)
     for name, outcome in run_all(jobs):
         if outcome.noticed_in:
-            print(f"  noticed   {name}\n            by {outcome.noticed_in}", flush=True)
+            print(f"{outcome.seconds:4.0f} s  {name}\n        {outcome.noticed_in}", flush=True)
         elif outcome.status == TESTS_PASSED:
             problems.append(f"{name}: survived")
         else:
@@ -194,7 +197,7 @@ def main(words: Sequence[str]) -> int:
         scratch = Path(folder).resolve()
         problems = check_without_faults(scratch, tests) or check_faults(scratch, faults)
     for problem in problems:
-        print(f"  PROBLEM   {problem}", file=sys.stderr)
+        print(f"PROBLEM {problem}", file=sys.stderr)
     seconds = time.monotonic() - started
     print(f"{len(faults)} faults, {len(problems)} problems, {seconds:.0f} s")
     return 1 if problems else 0

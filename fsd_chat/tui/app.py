@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.screen import Screen
+from textual.widgets import Input, TextArea
 
 from fsd_chat.chats.store import ChatStore
 from fsd_chat.config import DEFAULT_THEME, Config
 from fsd_chat.engine.messages import Event, Knob, LoadPair, Sampling
 from fsd_chat.tui.commands import COMMANDS
-from fsd_chat.tui.keys import KEYS, keymap
+from fsd_chat.tui.keys import APP_KEYS, BOUND_KEYS, bindings, keymap, keys_of
 from fsd_chat.tui.link import Engine, EngineLink
 from fsd_chat.tui.screens.chat import ChatScreen
 from fsd_chat.tui.talk import Talk
 from fsd_chat.tui.themes import Loaded
 
+QUIT_WITHIN_S = 3.0
 
-class ChatApp(App[None]):
+
+class ChatApp(App[None], inherit_bindings=False):
+    BINDINGS = bindings(APP_KEYS)
     TITLE = "fsd-chat"
     CSS_PATH = "styles.tcss"
     ENABLE_COMMAND_PALETTE = True
@@ -52,6 +58,7 @@ class ChatApp(App[None]):
         )
         self.link = EngineLink(engine, self._heard, self._lost)
         self.chat = ChatScreen(self.talk)
+        self._interrupted_at = -QUIT_WITHIN_S
         self._notices = [*notices, *(str(problem) for problem in themes.problems)]
         for theme in themes.themes:
             self.register_theme(theme)
@@ -77,7 +84,7 @@ class ChatApp(App[None]):
         self.call_after_refresh(self._begin)
 
     def _begin(self) -> None:
-        self.run_worker(self.link.run(self.talk.pair), name="engine", exit_on_error=False)
+        self.run_worker(self.link.run(self.talk.pair), name="engine")
         for notice in self._notices:
             self.chat.say(notice, severity="warning")
 
@@ -104,26 +111,72 @@ class ChatApp(App[None]):
                 self.theme = DEFAULT_THEME
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        yield from super().get_system_commands(screen)
+        """For the palette: every key's action, every command, and all that can follow one."""
+        yield SystemCommand("theme", "choose other colours and see them", self.action_change_theme)
         if not isinstance(screen, ChatScreen):
             return
-        for key in KEYS:
+        for key in BOUND_KEYS:
             if key.action != "command_palette":
-                keys = self.config.keys.get(key.id, key.keys).replace(",", ", ")
+                keys = keys_of(key.id, self.config.keys)
                 yield SystemCommand(
                     f"{key.description} ({keys})",
                     key.slash or key.id,
-                    lambda action=key.action: screen.run_action(action),
+                    partial(self.run_action, key.action, self if key in APP_KEYS else screen),
                 )
+        choices = screen.choices()
         for command in COMMANDS:
+            begun = f"/{command.name} "
             if command.argument:
-                yield SystemCommand(command.usage, command.description, self.chat.focus_prompt)
+                yield SystemCommand(
+                    command.usage, command.description, partial(screen.begin_command, begun)
+                )
+            for choice in choices.get(command.name, ()):
+                yield SystemCommand(
+                    begun + choice,
+                    command.description,
+                    partial(screen.ran_as_command, begun + choice),
+                    discover=False,
+                )
 
     def handle_bindings_clash(self, clashed_bindings: set[Binding], node: DOMNode) -> None:
         """Told at the start, by id, rather than at every key press."""
+
+    # --- keys that work over a dialog too ---------------------------------------------------
+
+    async def action_interrupt(self) -> None:
+        """Stops the reply; again within three seconds, or with nothing to stop, quits."""
+        now = time.monotonic()
+        if not self.talk.busy:
+            if self._copied_selection():
+                return
+            if self.screen.is_modal:
+                self.screen.dismiss()
+                return
+        if now - self._interrupted_at < QUIT_WITHIN_S:
+            self.exit()
+            return
+        self._interrupted_at = now
+        if self.talk.busy:
+            self.chat.action_stop()
+        else:
+            self.chat.say("Ctrl+C again within three seconds quits")
+
+    def _copied_selection(self) -> bool:
+        """Copy what is selected in the conversation or in a field, if anything is."""
+        field = self.focused
+        if isinstance(field, (TextArea, Input)) and field.selected_text:
+            self.copy_to_clipboard(field.selected_text)
+        elif selected := self.screen.get_selected_text():
+            self.copy_to_clipboard(selected)
+            self.screen.clear_selection()
+        else:
+            return False
+        self.chat.say("copied")
+        return True
 
     async def action_quit(self) -> None:
         self.exit()
 
     async def on_unmount(self) -> None:
+        self.talk.interrupted("the chat was left")
         await self.link.close()

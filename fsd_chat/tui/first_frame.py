@@ -16,6 +16,7 @@ from pathlib import Path
 
 ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 PLACEHOLDER = "Ask something. Enter sends, Ctrl+J begins a new line, F1 helps."
+MEASURE = 104
 _HEX = re.compile(r"#[0-9a-fA-F]{6}")
 
 
@@ -77,21 +78,27 @@ def one_word(name: str) -> str:
     return re.sub(r"[^\w.+-]", " ", name)[:14]
 
 
+def side_margin(width: int) -> int:
+    """Cells left free beside the prompt: text much wider than MEASURE is hard to read."""
+    return max(1, (width - MEASURE) // 2)
+
+
 def frame(colours: dict[str, str], pair: str, width: int, height: int) -> str:
     """The empty chat, as the control sequences that draw it."""
     if width < 20 or height < 6:
         return ""
     screen = _paint(colours, "foreground", "background")
-    box = _paint(colours, "primary", "surface")
-    faint = _paint(colours, "gauge-rest", "surface")
+    box = _paint(colours, "primary", "background")
+    faint = _paint(colours, "gauge-rest", "background")
     bar = _paint(colours, "foreground", "panel")
-    inside = width - 4
+    beside = " " * side_margin(width)
+    inside = width - 2 * len(beside) - 2
     text = PLACEHOLDER[: inside - 2].ljust(inside - 2)
     status = f" {pair}".ljust(width - 9) + "starting "
     rows = [screen + " " * width] * (height - 4)
-    rows.append(f"{screen} {box}╭{'─' * inside}╮{screen} ")
-    rows.append(f"{screen} {box}│ {faint}{text}{box} │{screen} ")
-    rows.append(f"{screen} {box}╰{'─' * inside}╯{screen} ")
+    rows.append(f"{screen}{beside}{box}╭{'─' * inside}╮{screen}{beside}")
+    rows.append(f"{screen}{beside}{box}│ {faint}{text}{box} │{screen}{beside}")
+    rows.append(f"{screen}{beside}{box}╰{'─' * inside}╯{screen}{beside}")
     rows.append(bar + status[:width])
     placed = (f"\x1b[{number};1H{row}" for number, row in enumerate(rows, start=1))
     return "".join(placed) + "\x1b[0m"

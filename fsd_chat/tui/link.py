@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Protocol
 
-from fsd_chat.engine.messages import Command, Event, LoadPair, Ready
+from fsd_chat.engine.messages import Command, Event, Failed, LoadPair, Ready
 
 MOST_FAILED_STARTS = 3
 """Engines in a row that died before they were ready; after that, starting is left to the user."""
@@ -45,6 +45,8 @@ class EngineLink:
         self._engine: Engine | None = None
         self._wanted = asyncio.Event()
         self._closing = False
+        self.given_up = False
+        """No engine runs, and none is started unless the user wants it."""
 
     async def run(self, pair: LoadPair) -> None:
         """Keep an engine with `pair` running until `close`."""
@@ -59,9 +61,14 @@ class EngineLink:
             again = failed_starts < MOST_FAILED_STARTS
             self._lost(self._engine.log_path, again)
             if not again:
-                self._wanted.clear()
-                await self._wanted.wait()
+                await self._until_wanted()
                 failed_starts = 0
+
+    async def _until_wanted(self) -> None:
+        self.given_up = True
+        self._wanted.clear()
+        await self._wanted.wait()
+        self.given_up = False
 
     def _is_closing(self) -> bool:
         return self._closing
@@ -69,7 +76,11 @@ class EngineLink:
     async def _listen(self, engine: Engine) -> bool:
         """Until the engine ends; whether it had become ready."""
         ready = False
-        await engine.start()
+        try:
+            await engine.start()
+        except OSError as error:
+            self._heard(Failed(kind="internal", message=f"the engine cannot be started: {error}"))
+            return False
         engine.send(self._pair)
         async for event in engine.events():
             ready = ready or isinstance(event, Ready)

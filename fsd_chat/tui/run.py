@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from fsd_chat.chats.store import ChatStore, StoreError
 from fsd_chat.config import Config
 from fsd_chat.engine.client import EngineClient
@@ -23,5 +25,9 @@ def run_app(config: Config, pair: LoadPair, knob: Knob, sampling: Sampling, them
     app = ChatApp(config, store, EngineClient, pair, knob, sampling, themes, notices)
     app.begin_with_theme(theme)
     app.run()
-    store.close()
+    try:
+        store.close()
+    except StoreError as error:
+        print(f"fsd-chat: {error}", file=sys.stderr)
+        return 1
     return app.return_code or 0

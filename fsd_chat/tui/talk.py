@@ -6,15 +6,14 @@ holds afterwards.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
 
-from fsd_chat.chats.conversation import Chat, Conversation, Reply, ReplyStart, StoredMessage
-from fsd_chat.chats.store import ChatStore, ReplyWriter, StoreError
+from fsd_chat.chats.conversation import Conversation, Reply, ReplyStart, StoredMessage
+from fsd_chat.chats.store import ChatStore, MessageWaits, ReplyWriter, StoreError, title_of
 from fsd_chat.engine.knob import AcceptanceCurve, carry_over, positions, step
 from fsd_chat.engine.messages import (
     VERIFIED,
@@ -53,7 +52,6 @@ class Talk:
     trouble: Callable[[str], None]
     """One line for people: something could not be kept."""
     system: str = ""
-    clock: Callable[[], float] = time.monotonic
     conversation: Conversation | None = None
     ready: Ready | None = None
     writer: ReplyWriter | None = None
@@ -72,6 +70,16 @@ class Talk:
     )
 
     @property
+    def models(self) -> str:
+        """What writes here, for people."""
+        if self.ready is not None:
+            target, draft = self.ready.target, self.ready.draft
+        else:
+            target = self.pair.target.location
+            draft = self.pair.draft.location if self.pair.draft else None
+        return f"{target}, drafted by {draft}" if draft else f"{target} alone, without a draft"
+
+    @property
     def busy(self) -> bool:
         return self.writer is not None
 
@@ -84,25 +92,17 @@ class Talk:
     def say(self, text: str) -> StoredMessage:
         """Keep the user's message; `answer` asks for the reply."""
         if self.conversation is None:
-            self.conversation = Conversation(self._new_chat())
+            self.conversation = Conversation(self.store.create_chat(self.pair.name, self.system))
         chat = self.conversation.chat
         try:
             message = self.store.add_user_message(chat.id, text)
-            chat.title = chat.title or self.store.open(chat.id).chat.title
-        except StoreError as error:
+        except MessageWaits as error:
             self.trouble(str(error))
-            message = StoredMessage(0, "user", text)
+            message = error.message
         self._tell_notice()
+        chat.title = chat.title or title_of(text)
         self.conversation.messages.append(message)
         return message
-
-    def _new_chat(self) -> Chat:
-        try:
-            return self.store.create_chat(self.pair.name, self.system)
-        except StoreError as error:
-            self.trouble(str(error))
-            now = time.time()
-            return Chat(0, "", self.pair.name, self.system, now, now)
 
     def answer(self) -> StoredMessage | None:
         """Ask the engine to reply to what was said last; the message that will hold the reply."""
@@ -136,8 +136,8 @@ class Talk:
         last = self.conversation.messages[-1]
         if last.role == "assistant":
             self.conversation.messages.pop()
-            if last.id:
-                self._keep(lambda: self.store.supersede_from(self._chat_id(), last.id))
+            chat_id = self.conversation.chat.id
+            self._keep(lambda: self.store.supersede_from(chat_id, last.id))
         return bool(self.conversation.messages)
 
     def stop(self) -> bool:
@@ -158,27 +158,32 @@ class Talk:
         self.pair, self.knob, self.ready = pair, knob, None
         self._verified.clear()
 
-    def new_chat(self) -> None:
+    def new_chat(self) -> list[str]:
+        """Leave this chat; what was still waiting in it."""
+        waiting, self.queued = self.queued, []
         self.conversation = None
-        self.queued.clear()
-        self.statistics = Statistics()
+        self.statistics, self.drafted = Statistics(), None
+        return waiting
 
-    def open_chat(self, chat_id: int) -> Conversation:
-        """Raises StoreError."""
-        self.conversation = self.store.open(chat_id)
-        self.queued.clear()
-        self.statistics = Statistics()
-        for message in self.conversation.messages:
-            if message.reply is not None:
+    def open_chat(self, chat_id: int) -> list[str]:
+        """Go on with an earlier chat; what was still waiting in this one. Raises StoreError."""
+        opened = self.store.open(chat_id)
+        waiting = self.new_chat()
+        self.conversation = opened
+        for message in opened.messages:
+            # What another pair's models disagreed on says nothing of these.
+            if message.reply is not None and message.reply.start.pair == self.pair.name:
                 self._remember(message.reply.tokens)
-        return self.conversation
+        return waiting
 
     # --- the knob ---------------------------------------------------------------------------
 
     def turn(self, points: float) -> Knob:
         """Turn the threshold by `points` of acceptance (0.05 is five points)."""
-        curve = AcceptanceCurve(positions(list(self._verified)), self.knob.rule)
         knob = self.knob
+        whole_rows = knob.form == "full" and not knob.on_processed
+        seen = positions(list(self._verified), knob.divergence if whole_rows else None)
+        curve = AcceptanceCurve(seen, knob.rule)
         threshold = step(knob.threshold, points, curve, knob.rule, knob.divergence)
         return self.set_knob(msgspec.structs.replace(knob, threshold=threshold))
 
@@ -201,6 +206,7 @@ class Talk:
     def set_knob(self, knob: Knob) -> Knob:
         """In force from the next round on, also in a reply under way."""
         self.knob = knob
+        self.governed_from = None
         if self.busy:
             self.send(SetKnob(request=self._request, knob=knob))
         return knob
@@ -208,12 +214,14 @@ class Talk:
     # --- what the engine says ---------------------------------------------------------------
 
     def started(self, event: Started) -> None:
-        if self.writer is not None:
+        if self.writer is not None and event.request == self._request:
             self.writer.started(event)
 
     def knob_set(self, event: KnobSet) -> None:
-        if self.writer is not None:
-            self.writer.knob(event)
+        if self.writer is None or event.request != self._request:
+            return
+        self.writer.knob(event)
+        if event.knob == self.knob:
             self.governed_from = event.index
 
     def round(self, event: Round) -> None:
@@ -226,10 +234,17 @@ class Talk:
         self.drafted = event.drafted
         self._remember(event.tokens)
 
+    def keep_what_is_due(self) -> None:
+        """For rounds that come slowly; to be called now and then."""
+        if self.writer is not None:
+            self._keep(self.writer.flush_if_due)
+
     def _remember(self, tokens: list[TokenRecord] | tuple[TokenRecord, ...]) -> None:
         self._verified.extend(token for token in tokens if token.origin in VERIFIED)
 
     def finished(self, event: Finished) -> Reply | None:
+        if event.request != self._request:
+            return None
         writer, self.writer = self.writer, None
         if writer is None:
             return None
@@ -238,16 +253,14 @@ class Talk:
 
     def failed(self, event: Failed) -> Reply | None:
         """The reply is over; what there is of it stays."""
-        if event.request is None:
-            return None
-        return self.interrupted()
+        return self.interrupted(event.message) if event.request == self._request else None
 
-    def interrupted(self) -> Reply | None:
-        """The engine is gone, or gave up."""
+    def interrupted(self, why: str) -> Reply | None:
+        """The engine is gone, or gave up, or the user leaves."""
         writer, self.writer = self.writer, None
         if writer is None:
             return None
-        self._keep(writer.interrupted)
+        self._keep(lambda: writer.interrupted(why))
         return self._close(writer)
 
     def _close(self, writer: ReplyWriter) -> Reply | None:
@@ -269,6 +282,3 @@ class Talk:
         notice = self.store.take_notice()
         if notice:
             self.trouble(notice)
-
-    def _chat_id(self) -> int:
-        return self.conversation.chat.id if self.conversation is not None else 0

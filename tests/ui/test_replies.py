@@ -7,7 +7,7 @@ from textual.widgets import Collapsible
 from ui.driving import Chat, Running
 
 from fsd_chat.engine.messages import Failed, Generate, SetKnob, Stop
-from fsd_chat.tui.screens import actions
+from fsd_chat.tui import app
 from fsd_chat.tui.widgets.turns import ReplyTurn
 
 
@@ -46,7 +46,7 @@ async def test_ctrl_c_twice_within_three_seconds_quits(running: Running) -> None
 async def test_ctrl_c_a_second_time_but_later_does_not_quit(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actions, "QUIT_WITHIN_S", 0.0)
+    monkeypatch.setattr(app, "QUIT_WITHIN_S", 0.0)
     async with running() as chat:
         await begun(chat)
         await chat.pilot.press("ctrl+c", "ctrl+c")
@@ -176,8 +176,8 @@ async def test_thoughts_are_shown_apart_and_folded_once_the_answer_begins(
         chat.engine.begin()
         chat.engine.write("", reasoning="step by step")
         turn = chat.app.chat.query_one(ReplyTurn)
+        await chat.until(lambda: turn.query(Collapsible))
         thoughts = turn.query_one(Collapsible)
-        await chat.until(lambda: thoughts.display)
         assert not thoughts.collapsed
         chat.engine.write("42")
         await chat.shown("42")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
-from textual.screen import Screen
+from textual.containers import Container
+from textual.widgets import Markdown, TextArea
 
 from fsd_chat.chats.conversation import Reply, StoredMessage
 from fsd_chat.chats.display import one_line
-from fsd_chat.engine.knob import BOUNDS, KNOB_MAXIMUM
 from fsd_chat.engine.messages import (
     Event,
     Failed,
@@ -23,28 +22,37 @@ from fsd_chat.engine.messages import (
     Round,
     Started,
 )
-from fsd_chat.tui.commands import is_command
-from fsd_chat.tui.keys import bindings, prompt_keys
-from fsd_chat.tui.screens.actions import ChatActions
+from fsd_chat.tui.commands import complete, hint, is_command
+from fsd_chat.tui.first_frame import side_margin
+from fsd_chat.tui.keys import CHAT_KEYS, bindings, keys_of, prompt_keys
+from fsd_chat.tui.overview import overview
+from fsd_chat.tui.screens.slash import SlashCommands
 from fsd_chat.tui.talk import Talk
 from fsd_chat.tui.widgets.conversation import Conversation
 from fsd_chat.tui.widgets.prompt import Prompt
-from fsd_chat.tui.widgets.status import Status, StatusBar
+from fsd_chat.tui.widgets.status import StatusBar
 from fsd_chat.tui.widgets.turns import ReplyTurn, UserTurn
 
 if TYPE_CHECKING:
     from fsd_chat.tui.app import ChatApp
 
 DRAWS_PER_SECOND = 20
+WELCOME_KEYS = {
+    "threshold.finer-up": "T up, also while a reply is being written",
+    "threshold.finer-down": "T down",
+    "app.help": "every key and command",
+}
 
 
-class ChatScreen(ChatActions, Screen[None]):
-    BINDINGS = bindings()
+class ChatScreen(SlashCommands):
+    BINDINGS = bindings(CHAT_KEYS)
 
     def __init__(self, talk: Talk) -> None:
         super().__init__()
         self.talk = talk
         self.activity = "starting"
+        self.detail = ""
+        """More about the activity, where there is room for it."""
         self._writing: ReplyTurn | None = None
         self._waiting: list[UserTurn] = []
 
@@ -57,7 +65,8 @@ class ChatScreen(ChatActions, Screen[None]):
 
     def compose(self) -> ComposeResult:
         yield Conversation()
-        yield Prompt(prompt_keys(self.chat_app.config.keys))
+        with Container(id="write"):
+            yield Prompt(prompt_keys(self.chat_app.config.keys))
         yield StatusBar(id="status")
 
     def on_mount(self) -> None:
@@ -66,31 +75,35 @@ class ChatScreen(ChatActions, Screen[None]):
         self.show_status()
         self.set_interval(1 / DRAWS_PER_SECOND, self._draw)
 
+    def on_resize(self, event: events.Resize) -> None:
+        margin = side_margin(event.size.width)
+        self.query_one(Conversation).styles.padding = (1, margin + 1, 0, margin + 1)
+        self.query_one("#write").styles.padding = (0, margin)
+
     # --- what the engine says ---------------------------------------------------------------
 
     async def heard(self, event: Event) -> None:
         match event:
             case Loading():
                 share = "" if event.fraction is None else f" {event.fraction:.0%}"
-                self.activity = f"loading{share}"
+                self._is("loading" + share, event.stage)
             case Ready():
                 self._is_ready(event)
             case Started():
                 self.talk.started(event)
-                self.activity = "reading the prompt"
+                self._is_reading()
                 if event.dropped_turns:
                     self.say(f"{event.dropped_turns} oldest messages no longer fit the context")
             case Prefill():
-                self.activity = "reading the prompt"
+                self._is_reading(f" {event.done / event.total:.0%}" if event.total else "")
             case KnobSet():
                 self.talk.knob_set(event)
             case Round():
-                self.activity = "writing"
-                self.talk.round(event)
-                if self._writing is not None:
-                    self._writing.add(event.text, event.reasoning)
+                self._wrote(event)
                 return
             case Finished():
+                if self._writing is not None:
+                    self._writing.add(event.text, event.reasoning)
                 await self._conclude(self.talk.finished(event))
             case Failed():
                 await self._failed(event)
@@ -98,29 +111,46 @@ class ChatScreen(ChatActions, Screen[None]):
                 return
         self.show_status()
 
+    def _is(self, activity: str, detail: str = "") -> None:
+        self.activity, self.detail = activity, detail
+
     def _is_ready(self, event: Ready) -> None:
         self.talk.ready = event
-        self.activity = "ready"
+        self._is("ready")
         for notice in event.notices:
             self.say(notice, severity="warning")
         self.show_welcome()
         self.call_later(self._next_queued)
+
+    def _is_reading(self, share: str = "") -> None:
+        if self.activity != "stopping":
+            self._is(f"reading the prompt{share}")
+        if self._writing is not None:
+            self._writing.note(self.activity)
+
+    def _wrote(self, event: Round) -> None:
+        """Drawn later, together with what else comes until then."""
+        if self.activity != "stopping":
+            self._is("writing")
+        self.talk.round(event)
+        if self._writing is not None:
+            self._writing.add(event.text, event.reasoning)
 
     async def _failed(self, event: Failed) -> None:
         self.say(event.message, severity="error")
         if event.request is not None:
             await self._conclude(self.talk.failed(event))
         elif self.talk.ready is None:
-            self.activity = "no model"
+            self._is("no model")
 
     async def lost(self, log: str, again: bool) -> None:
         """The engine's process is gone."""
-        reply = self.talk.interrupted()
+        reply = self.talk.interrupted("the engine stopped unexpectedly")
         self.talk.ready = None
         await self._conclude(reply)
         what_next = "starting another one" if again else "/restart tries again"
         self.say(f"the engine stopped unexpectedly; {what_next}. Its log: {log}", severity="error")
-        self.activity = "starting" if again else "engine stopped"
+        self._is("starting" if again else "engine stopped")
         self.show_status()
 
     async def _conclude(self, reply: Reply | None) -> None:
@@ -131,7 +161,7 @@ class ChatScreen(ChatActions, Screen[None]):
             else:
                 await turn.conclude(reply)
         if self.talk.ready is not None:
-            self.activity = "ready"
+            self._is("ready")
         self.show_status()
         self.call_later(self._next_queued)
 
@@ -147,42 +177,66 @@ class ChatScreen(ChatActions, Screen[None]):
     async def take(self, text: str) -> None:
         """A message for the model; it waits where the model cannot reply yet."""
         if self.talk.idle and not self.talk.queued:
-            await self._ask(self.talk.say(text))
-            return
-        self.talk.queued.append(text)
-        turn = UserTurn(StoredMessage(0, "user", text), waiting=True)
-        self._waiting.append(turn)
-        await self.query_one(Conversation).add(turn)
-        self.query_one(Conversation).follow()
+            await self._ask(text)
+        else:
+            self.talk.queued.append(text)
+            turn = UserTurn(StoredMessage(0, "user", text), waiting=True)
+            self._waiting.append(turn)
+            await self.query_one(Conversation).add(turn)
+            if self.activity in ("no model", "engine stopped"):
+                self.say("no model is there to answer yet: /pair NAME loads one, /restart the last")
+        self.follow()
 
     async def _next_queued(self) -> None:
-        if not (self.talk.idle and self.talk.queued):
-            return
-        text = self.talk.queued.pop(0)
-        if self._waiting:
+        if self.talk.idle and self.talk.queued:
+            text = self.talk.queued.pop(0)
             await self._waiting.pop(0).remove()
-        await self._ask(self.talk.say(text))
+            await self._ask(text)
 
-    async def _ask(self, message: StoredMessage) -> None:
-        await self.query_one(Conversation).add(UserTurn(message))
+    async def _ask(self, text: str) -> None:
+        conversation = self.query_one(Conversation)
+        waiting = self._waiting[0] if self._waiting else None
+        await conversation.add(UserTurn(self.talk.say(text)), before=waiting)
         await self.answer()
 
     async def answer(self) -> None:
         message = self.talk.answer()
         if message is None:
             return
-        self._writing = ReplyTurn(message, self.speaker(message))
-        conversation = self.query_one(Conversation)
-        await conversation.add(self._writing)
-        conversation.follow()
-        self.activity = "reading the prompt"
+        self._writing = ReplyTurn(message, self._speaker(message))
+        waiting = self._waiting[0] if self._waiting else None
+        await self.query_one(Conversation).add(self._writing, before=waiting)
+        self._is_reading()
         self.show_status()
 
-    def speaker(self, message: StoredMessage) -> str:
-        return message.reply.start.target if message.reply else self.talk.pair.name
+    def _speaker(self, message: StoredMessage) -> str:
+        """The pair that replied, where it is not the one that the chat began with."""
+        talk = self.talk
+        pair = message.reply.start.pair if message.reply else ""
+        return pair if talk.conversation and pair != talk.conversation.chat.pair else ""
 
-    def focus_prompt(self) -> None:
+    def on_key(self, event: events.Key) -> None:
+        """What is typed belongs in the prompt, wherever the focus went."""
+        prompt = self.query_one(Prompt)
+        if event.is_printable and event.character and not prompt.has_focus:
+            event.stop()
+            prompt.focus()
+            prompt.insert(event.character)
+
+    @on(TextArea.Changed, "#prompt")
+    def _typed(self) -> None:
+        prompt = self.query_one(Prompt)
+        prompt.hint(hint(prompt.text, self.choices()))
+
+    @on(Prompt.Completing)
+    def _complete(self) -> None:
+        prompt = self.query_one(Prompt)
+        prompt.replace_text(complete(prompt.text, self.choices()))
+
+    def begin_command(self, text: str) -> None:
+        """Let the user finish a command."""
         self.query_one(Prompt).focus()
+        self.query_one(Prompt).replace_text(text)
 
     @on(Prompt.Page)
     def _page(self, event: Prompt.Page) -> None:
@@ -192,10 +246,20 @@ class ChatScreen(ChatActions, Screen[None]):
         else:
             conversation.scroll_page_down()
 
+    @on(Markdown.LinkClicked)
+    def _link(self, event: Markdown.LinkClicked) -> None:
+        """Where a model's link leads is for the reader to see before anything goes there."""
+        self.app.copy_to_clipboard(event.href)
+        self.say(f"copied {one_line(event.href, 200)}")
+
     # --- what is shown ----------------------------------------------------------------------
 
-    async def show_conversation(self) -> None:
-        """All turns anew: another chat, or one that lost its last reply."""
+    def follow(self) -> None:
+        self.query_one(Conversation).follow()
+
+    async def show_conversation(self, waiting: list[str]) -> None:
+        """All turns anew: another chat, or one that lost its last reply. What was still waiting
+        in the chat before goes back into the prompt."""
         view = self.query_one(Conversation)
         await view.clear()
         self._waiting.clear()
@@ -203,50 +267,27 @@ class ChatScreen(ChatActions, Screen[None]):
         messages = self.talk.conversation.messages if self.talk.conversation else []
         for message in messages:
             if message.role == "assistant":
-                await view.add(ReplyTurn(message, self.speaker(message)))
+                await view.add(ReplyTurn(message, self._speaker(message)))
             else:
                 await view.add(UserTurn(message))
-        view.follow()
+        if waiting:
+            self.query_one(Prompt).give_back(*waiting)
+        self.follow()
         self.show_status()
 
     async def _draw(self) -> None:
         if self._writing is not None:
             await self._writing.draw()
+            self.talk.keep_what_is_due()
             self.show_status()
 
     def show_welcome(self) -> None:
-        pair = self.talk.pair
-        draft = pair.draft.location if pair.draft else "nothing"
-        text = f"target {pair.target.location}, drafted by {draft}"
-        self.query_one(Conversation).welcome(one_line(text, 70))
-
-    def show_status(self) -> None:
-        self.query_one(StatusBar).status = self.status()
-
-    def status(self) -> Status:
-        talk, counts = self.talk, self.talk.statistics
-        return Status(
-            pair=talk.pair.name,
-            rule=talk.knob.rule,
-            divergence="" if talk.knob.rule in ("exact", "target-only") else talk.knob.divergence,
-            threshold=talk.knob.threshold,
-            gauge=self._gauge(),
-            activity=self.activity,
-            acceptance=counts.acceptance,
-            recent_acceptance=counts.recent_acceptance,
-            exact_acceptance=counts.exact_acceptance,
-            fuzzy_share=counts.fuzzy / counts.output if counts.output else None,
-            tokens_per_second=counts.tokens_per_second,
-            tokens_per_round=counts.tokens_per_round,
-            drafted=talk.drafted,
-            from_token=talk.governed_from if talk.busy else None,
+        keys = self.chat_app.config.keys
+        self.query_one(Conversation).welcome(
+            one_line(self.talk.models, 90),
+            {keys_of(name, keys): what for name, what in WELCOME_KEYS.items()},
         )
 
-    def _gauge(self) -> float:
-        knob = self.talk.knob
-        if knob.rule in KNOB_MAXIMUM:
-            return knob.threshold / KNOB_MAXIMUM[knob.rule]
-        bound = BOUNDS[knob.divergence]
-        if math.isinf(bound):
-            return knob.threshold / (1 + knob.threshold)
-        return min(1.0, knob.threshold / bound)
+    def show_status(self) -> None:
+        status = overview(self.talk, self.activity, self.detail, self.just_turned)
+        self.query_one(StatusBar).status = status

@@ -10,11 +10,13 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from fsd_chat.tui.commands import COMMANDS
-from fsd_chat.tui.keys import KEYS, PROMPT_KEYS, Key
+from fsd_chat.tui.keys import BOUND_KEYS, PROMPT_KEYS, Key, keys_of
+
+LAST = "Esc goes back. Keys are changed by their id, in the configuration under [keys]."
 
 
 class HelpScreen(ModalScreen[None]):
-    BINDINGS = [("escape,q,f1,ctrl+c", "dismiss", "back")]
+    BINDINGS = [("escape,q,f1", "dismiss", "back")]
 
     def __init__(self, keys: Mapping[str, str]) -> None:
         """keys: what the configuration has changed, by id."""
@@ -24,19 +26,19 @@ class HelpScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog wide"):
             yield Static("Keys", classes="heading")
-            yield from (Row(*self._key(key)) for key in KEYS)
+            yield from (Row(*self._key(key)) for key in BOUND_KEYS)
             yield Static("In the prompt", classes="heading later")
             yield from (Row(*self._key(key)) for key in PROMPT_KEYS)
-            yield Row("up, down at the edge", "what you sent before")
+            yield Row("↑, ↓ at the edge", "what you sent before")
             yield Static("Commands", classes="heading later")
             yield from (Row(command.usage, command.description) for command in COMMANDS)
-            yield Static("Esc goes back. Keys are changed by their id in the configuration: [keys]")
+            yield Static(LAST, classes="last", markup=False)
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()
 
     def _key(self, key: Key) -> tuple[str, str, str]:
-        return self._keys.get(key.id, key.keys).replace(",", ", "), key.description, key.id
+        return keys_of(key.id, self._keys), key.description, key.id
 
 
 class Row(Horizontal):

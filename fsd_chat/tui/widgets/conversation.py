@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
+from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Static
 
-WELCOME = """\
-This is a chat with a language model on your own machine. A small draft \
-model proposes words and the target model judges them: speculative \
-decoding. The threshold T says how far the two may disagree and the draft \
-still have its way: 0 is exactly the target, and more is faster and freer.
-
-{pair}
-
-Ctrl+↑ Ctrl+↓   turn T, also while a reply is written (or F8, F7)
-F4              T to zero
-F1              every key and command"""
+ABOUT = """\
+A small draft model proposes words and the target model judges them. T says how \
+far the two may disagree and the draft still have its way: 0 is exactly the \
+target, and more is faster and freer."""
 
 
 class Conversation(VerticalScroll):
@@ -25,24 +19,51 @@ class Conversation(VerticalScroll):
         super().__init__(id="conversation", can_focus=False)
 
     def compose(self) -> ComposeResult:
-        yield Static("", id="welcome", markup=False)
+        yield Welcome()
 
     def on_mount(self) -> None:
         self.anchor()
 
-    def welcome(self, pair: str) -> None:
+    def welcome(self, pair: str, keys: dict[str, str]) -> None:
         """What the empty conversation says."""
-        self.query_one("#welcome", Static).update(WELCOME.format(pair=pair))
+        self.query_one(Welcome).show(pair, keys)
 
-    async def add(self, turn: Widget) -> None:
-        self.query_one("#welcome").display = False
-        await self.mount(turn)
+    async def add(self, turn: Widget, before: Widget | None = None) -> None:
+        """Below all others, or above `before`."""
+        self.query_one(Welcome).display = False
+        await self.mount(turn, before=before)
 
     async def clear(self) -> None:
         await self.remove_children(".turn")
-        self.query_one("#welcome").display = True
+        self.query_one(Welcome).display = True
         self.anchor()
 
     def follow(self) -> None:
         """Go to the end and stay there."""
         self.anchor()
+
+
+class Welcome(Static):
+    """What this is, with which models, and the keys that matter."""
+
+    def __init__(self) -> None:
+        super().__init__("", id="welcome")
+
+    def show(self, pair: str, keys: dict[str, str]) -> None:
+        """keys: what each does, by how it is called."""
+        widest = max(map(len, keys), default=0)
+        rows = [
+            Content.assemble("\n", (key.ljust(widest + 3), "$primary"), what)
+            for key, what in keys.items()
+        ]
+        self.update(
+            Content.assemble(
+                ("fsd-chat", "bold $primary"),
+                "\nA language model on your own machine, through fuzzy speculative decoding.\n\n",
+                ABOUT,
+                "\n\n",
+                (pair, "$secondary"),
+                "\n",
+                *rows,
+            )
+        )

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from textual import events
+from textual.content import Content
 from textual.message import Message
 from textual.widgets import TextArea
 
 from fsd_chat.tui.first_frame import PLACEHOLDER
 
-SEND, NEW_LINE, PAGE_UP, PAGE_DOWN = (
+SEND, NEW_LINE, COMPLETE, PAGE_UP, PAGE_DOWN = (
     "prompt.send",
     "prompt.new-line",
+    "prompt.complete",
     "prompt.page-up",
     "prompt.page-down",
 )
@@ -32,6 +34,9 @@ class Prompt(TextArea):
         def __init__(self, text: str) -> None:
             super().__init__()
             self.text = text
+
+    class Completing(Message):
+        """The writer wants the command that is half typed to be completed."""
 
     class Page(Message):
         """The reader wants the conversation to move, by one page up (-1) or down (1)."""
@@ -53,12 +58,23 @@ class Prompt(TextArea):
         self._keys = keys
         self._sent: list[str] = []
         self._back = 0
+        self._unsent = ""
+        """What stood here before the writer went back to what was sent."""
 
-    def give_back(self, text: str) -> None:
-        """What was sent could not be taken; it goes before whatever was typed since."""
-        self._sent.pop()
-        self.text = text + self.text
+    def give_back(self, *texts: str) -> None:
+        """What was sent could not be taken; it goes above whatever was typed since."""
+        for text in texts:
+            if text in self._sent:
+                self._sent.remove(text)
+        self.replace_text("\n".join([*texts, *([self.text] if self.text else [])]))
+
+    def replace_text(self, text: str) -> None:
+        self.text = text
         self.move_cursor(self.document.end)
+
+    def hint(self, text: str) -> None:
+        """One line about the command that is being typed; empty for none."""
+        self.border_subtitle = Content(text) if text else None
 
     async def _on_key(self, event: events.Key) -> None:
         if self._acted_on(event.key):
@@ -72,6 +88,8 @@ class Prompt(TextArea):
             self._send()
         elif key in self._keys[NEW_LINE]:
             self.insert("\n")
+        elif key in self._keys[COMPLETE] and self.text.startswith("/"):
+            self.post_message(self.Completing())
         elif key in self._keys[PAGE_UP] or key in self._keys[PAGE_DOWN]:
             self.post_message(self.Page(-1 if key in self._keys[PAGE_UP] else 1))
         else:
@@ -88,11 +106,13 @@ class Prompt(TextArea):
 
     def _brought_back(self, key: str) -> bool:
         """Something that was sent before, where the cursor can go no further."""
-        row, _ = self.cursor_location
+        row = self.wrapped_document.location_to_offset(self.cursor_location).y
         older = key == "up" and row == 0 and self._back < len(self._sent)
-        newer = key == "down" and row == self.document.line_count - 1 and self._back > 0
-        if older or newer:
-            self._back += 1 if older else -1
-            self.text = self._sent[-self._back] if self._back else ""
-            self.move_cursor(self.document.end)
-        return older or newer
+        newer = key == "down" and row == self.wrapped_document.height - 1 and self._back > 0
+        if not older and not newer:
+            return False
+        if self._back == 0:
+            self._unsent = self.text
+        self._back += 1 if older else -1
+        self.replace_text(self._sent[-self._back] if self._back else self._unsent)
+        return True

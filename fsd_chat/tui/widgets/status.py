@@ -29,6 +29,10 @@ class Status:
     gauge: float
     """How far the knob is turned, 0 to 1."""
     activity: str
+    detail: str = ""
+    """More about the activity, where there is room."""
+    drafting: bool = True
+    """False: the target is alone, whatever the rule says."""
     acceptance: float | None = None
     recent_acceptance: float | None = None
     exact_acceptance: float | None = None
@@ -38,6 +42,8 @@ class Status:
     drafted: int | None = None
     from_token: int | None = None
     """Index of the first token that the present knob governs, if it was turned in this reply."""
+    turned: bool = False
+    """It was turned a moment ago, so that is what one looks for."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,8 @@ class Part:
     content: Content
     importance: int
     """Parts of the lowest importance go first where the line is too narrow."""
+    right: bool = False
+    """Stands at the right end."""
 
     @property
     def width(self) -> int:
@@ -72,12 +80,10 @@ def line(status: Status, width: int) -> Content:
     parts = _fitting(list(_parts(status)), width, ASKED_FOR)
     if _total(parts) > width:
         parts = _fitting(list(_parts(status, brief=True)), width, ALWAYS)
-    *left, activity = parts
-    gap = max(2, width - _total(left) - activity.width)
-    between = Content("  ")
-    return Content.assemble(
-        between.join(part.content for part in left), " " * gap, activity.content
-    )
+    left = [part for part in parts if not part.right]
+    right = [part for part in parts if part.right]
+    gap = max(2, width - _total(left) - _total(right))
+    return Content.assemble(_joined(left), " " * gap, _joined(right))
 
 
 def _fitting(parts: list[Part], width: int, keep: int) -> list[Part]:
@@ -94,22 +100,35 @@ def _total(parts: list[Part]) -> int:
     return sum(part.width for part in parts) + 2 * (len(parts) - 1)
 
 
+def _joined(parts: list[Part]) -> Content:
+    return Content("  ").join(part.content for part in parts)
+
+
 def _parts(status: Status, brief: bool = False) -> Iterator[Part]:
     yield Part(Content(one_line(status.pair, 10 if brief else 14)).stylize("bold"), 5)
     yield Part(Content.assemble(status.rule, (f" {status.divergence}", FAINT)), 6)
     yield Part(_threshold(status), ALWAYS)
     if status.from_token:
-        yield Part(Content(f"from token {status.from_token}").stylize(FAINT), 1)
-    yield Part(_acceptance(status, brief), 8)
+        yield Part(_governed(status.from_token), 7 if status.turned else 1)
+    if not status.drafting:
+        yield Part(Content("no draft").stylize("$warning"), 7)
+    yield Part(_acceptance(status, brief), _known(status.acceptance, 8))
     if status.exact_acceptance is not None:
         yield Part(Content(f"exact {status.exact_acceptance:.0%}").stylize(FAINT), 3)
     if status.fuzzy_share:
         yield Part(Content(f"fuzzy {status.fuzzy_share:.0%}").stylize("$origin-fuzzy"), 2)
-    yield Part(Content(f"{_number(status.tokens_per_second)} tok/s"), 7)
-    yield Part(Content(f"{_number(status.tokens_per_round)}/round"), ASKED_FOR)
+    yield Part(
+        Content(f"{_number(status.tokens_per_second)} tok/s"), _known(status.tokens_per_second, 7)
+    )
+    yield Part(
+        Content(f"{_number(status.tokens_per_round)}/round"),
+        _known(status.tokens_per_round, ASKED_FOR),
+    )
     if status.drafted is not None:
         yield Part(Content(f"draft {status.drafted}").stylize(FAINT), 1)
-    yield Part(Content(status.activity).stylize("$primary"), ALWAYS)
+    if status.detail:
+        yield Part(Content(one_line(status.detail, 40)).stylize(FAINT), 2, right=True)
+    yield Part(Content(status.activity).stylize("$primary"), ALWAYS, right=True)
 
 
 def _threshold(status: Status) -> Content:
@@ -122,6 +141,10 @@ def _threshold(status: Status) -> Content:
         ("━" * filled, "$gauge"),
         ("─" * (GAUGE_CELLS - filled), "$gauge-rest"),
     )
+
+
+def _governed(index: int) -> Content:
+    return Content(f"from token {index}").stylize("$gauge")
 
 
 def short(threshold: float) -> str:
@@ -143,6 +166,11 @@ def _acceptance(status: Status, brief: bool) -> Content:
     return Content.assemble(
         f"acc {status.acceptance:.0%}", (f" now {status.recent_acceptance:.0%}", FAINT)
     )
+
+
+def _known(value: float | None, importance: int) -> int:
+    """A place that is still empty is the first to go."""
+    return 0 if value is None else importance
 
 
 def _number(value: float | None) -> str:
