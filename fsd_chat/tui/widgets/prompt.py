@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rich.text import Text
 from textual import events
 from textual.content import Content
 from textual.message import Message
 from textual.widgets import TextArea
 
+from fsd_chat.chats.display import plain
 from fsd_chat.tui.first_frame import PLACEHOLDER
 
 SEND, NEW_LINE, COMPLETE, PAGE_UP, PAGE_DOWN = (
@@ -75,6 +77,12 @@ class Prompt(TextArea):
     def hint(self, text: str) -> None:
         """One line about the command that is being typed; empty for none."""
         self.border_subtitle = Content(text) if text else None
+
+    def get_line(self, line_index: int) -> Text:
+        """What is shown of a line: a paste may hold anything, and goes to the model as it is."""
+        line = super().get_line(line_index)
+        line.plain = plain(line.plain).replace("\n", " ")
+        return line
 
     async def _on_key(self, event: events.Key) -> None:
         if self._acted_on(event.key):
