@@ -89,8 +89,9 @@ def within(evidence: Evidence, T: Tensor) -> Tensor:
 def fuzzy_coin(evidence: Evidence, T: Tensor) -> Tensor:
     """Rule `fsd`: x stays if the coin says so, or if D(P, Q) ≤ T.
 
-    The authors' TensorRT-LLM proposal (PR #12853); "r-fuzzy" in arXiv 2607.08690. For drafts
-    sampled from Q the law of a position is Q where D ≤ T and P elsewhere.
+    The authors' TensorRT-LLM proposal (PR #12853); "r-fuzzy" of Xia et al. 2026 (arXiv
+    2607.08690); both compare with <. For drafts sampled from Q the law of a position is Q where
+    D ≤ T and P elsewhere.
     """
     return torch.where(within(evidence, T), 1.0, coin(evidence))
 
@@ -114,8 +115,10 @@ def lenient(evidence: Evidence, T: Tensor) -> Tensor:
 def typical(evidence: Evidence, T: Tensor) -> Tensor:
     """x stays iff P(x) > min(ε, √ε · exp(-H(P))), with ε = 1 - T in [0, 1].
 
-    The typical acceptance of Medusa (Cai et al. 2024, sec. 2.3.1), δ = √ε as they suggest. Their ε
-    tightens as it rises; ours is turned round so that T rising always means looser.
+    The typical acceptance of Medusa (Cai et al. 2024, arXiv 2401.10774v3, sec. 2.3.1), with δ = √ε
+    as in their experiments (sec. 3.3.2). Their ε tightens as it rises; ours is turned round so that
+    T rising always means looser. Their first token of each step is greedy and always stays; here a
+    rejected draft is replaced from P.
     """
     epsilon = (1 - T).clamp(0, 1)
     entropy = torch.special.entr(evidence.target).sum(dim=-1)
@@ -127,7 +130,7 @@ def raised(evidence: Evidence, delta: Tensor) -> Tensor:
     """CACTUS's stand-in for P(x): h = min(1, P(x) + √(2 δ P(x) (1 - P(x)))) [k].
 
     The most that P(x) can be raised while KL to P stays within δ, to second order (Hao and Mou
-    2026, arXiv 2604.04987).
+    2026, arXiv 2604.04987, corollary 5).
     """
     p = evidence.target_probability
     # Even an infinite δ cannot raise what is certain or impossible: 0 · ∞ counts as 0 here.
@@ -152,7 +155,8 @@ def cactus_residual(evidence: Evidence, T: Tensor) -> Tensor:
 def cascade(evidence: Evidence, alpha: Tensor) -> Tensor:
     """π = Q · 1_A + η P, A = {v: P(v) ≥ (1 - α) max P}, η = 1 - Q(A) [k, V].
 
-    The token-specific speculative cascade of Narasimhan et al. 2025 (ICLR, arXiv 2405.19261).
+    The token-specific speculative cascade of Narasimhan et al. 2025 (ICLR, arXiv 2405.19261) that
+    they call TokenV3. Not exact at α = 0: the draft is then still trusted on the likeliest token.
     """
     P, Q = evidence.target, evidence.draft
     bar = (1 - alpha) * P.amax(dim=-1, keepdim=True)
