@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
+from textual import events
 from textual.app import App, SystemCommand
 from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.screen import Screen
 from textual.widgets import Input, TextArea
 
+from fsd_chat.chats.display import plain
 from fsd_chat.chats.store import ChatStore
 from fsd_chat.config import DEFAULT_THEME, Config
 from fsd_chat.engine.messages import Event, Knob, LoadPair, Sampling
@@ -77,6 +79,12 @@ class ChatApp(App[None], inherit_bindings=False):
             "gauge": "$accent",
             "gauge-rest": "$foreground-darken-3",
         }
+
+    async def on_event(self, event: events.Event) -> None:
+        # One-line fields show what they hold as it is, and a paste may hold anything.
+        if isinstance(event, events.Paste) and isinstance(self.focused, Input):
+            event.text = plain(event.text)
+        await super().on_event(event)
 
     def on_mount(self) -> None:
         self.push_screen(self.chat)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from textual import events
+from textual.widgets import Input
 from ui.driving import NARROW, Chat, Running
 
 from fsd_chat.chats.display import plain
@@ -43,10 +45,6 @@ REPLIES = {
 }
 
 
-def shows(source: str, wanted: str) -> bool:
-    return source == plain(wanted)
-
-
 def terminal_bytes(chat: Chat) -> str:
     """What a terminal is sent for the whole screen, as Textual itself renders it."""
     width, height = chat.app.size
@@ -71,19 +69,19 @@ def texts_on_screen(chat: Chat) -> str:
 
 @pytest.mark.parametrize("reply", REPLIES.values(), ids=REPLIES)
 async def test_a_reply_is_shown_and_kept_whatever_it_contains(running: Running, reply: str) -> None:
+    piece = max(7, len(reply) // 10)
     async with running() as chat:
         await chat.ask("go")
         chat.engine.begin()
-        for at in range(0, len(reply), 7 if len(reply) < 1000 else 501):
-            chat.engine.write(reply[at : at + (7 if len(reply) < 1000 else 501)])
-            if len(reply) < 1000:
-                await chat.pilot.pause(0.01)
+        for at in range(0, len(reply), piece):
+            chat.engine.write(reply[at : at + piece])
+            await chat.pilot.pause(0.01)
         await chat.until(lambda: len(chat.conversation.messages[-1].content) == len(reply))
         await chat.pilot.pause(0.1)
         during = texts_on_screen(chat)
         chat.engine.finish()
         await chat.answered()
-        assert shows(chat.replies[-1], reply)
+        assert chat.replies[-1] == plain(reply)
         assert chat.stored.messages[-1].content == reply
         for text in (during, texts_on_screen(chat), chat.app.export_screenshot()):
             assert not set(text) & CONTROLS
@@ -132,12 +130,23 @@ async def test_a_paste_with_escape_sequences_does_not_act_and_arrives_whole(
 ) -> None:
     text = "before \x1b[2J after"
     async with running() as chat:
-        chat.type(text)
-        await chat.pilot.pause()
+        chat.app.post_message(events.Paste(text))
+        await chat.until(lambda: chat.prompt.text == text)
+        assert "before ␛[2J after" in texts_on_screen(chat)
         assert "\x1b[2J" not in terminal_bytes(chat)
         await chat.pilot.press("enter")
         await chat.until(lambda: chat.engine.of(Generate))
         assert chat.engine.of(Generate)[0].messages[-1].content == text
+        assert "\x1b[2J" not in terminal_bytes(chat)
+
+
+@pytest.mark.parametrize("key", ["ctrl+o", "ctrl+p"])
+async def test_a_paste_into_a_search_does_not_act_either(running: Running, key: str) -> None:
+    async with running() as chat:
+        await chat.pilot.press(key)
+        await chat.until(lambda: isinstance(chat.app.focused, Input))
+        chat.app.post_message(events.Paste("x\x1b[2J"))
+        await chat.until(lambda: "x␛[2J" in texts_on_screen(chat))
         assert "\x1b[2J" not in terminal_bytes(chat)
 
 
