@@ -97,7 +97,7 @@ class ReplyWriter:
         if self._over:
             statements += self._conclusion()
         # Counted before they are on disk: what is handed over is the database's to keep.
-        self._pieces += 1 if rounds or timeline else 0
+        self._pieces += 1
         self._rounds += len(rounds)
         self._knobs += len(timeline)
         self._flushed = self._clock()

@@ -30,6 +30,11 @@ def files_of(store: ChatStore) -> list[Path]:
     return list(store.path.parent.iterdir())
 
 
+def sound(store: ChatStore) -> bool:
+    with sqlite3.connect(store.path or "") as raw:
+        return raw.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
 @contextmanager
 def full(store: ChatStore) -> Iterator[None]:
     connection = store._database._connection
@@ -209,9 +214,7 @@ def test_a_file_deleted_in_the_middle_of_a_reply_loses_no_token(
     writer.round(ROUNDS[1])
     writer.finished(FINISHED)
     assert on_disk(store.path, chat.id) == ["Hello world"]
-    assert store.path is not None
-    raw = sqlite3.connect(store.path)
-    assert raw.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    assert sound(store)
 
 
 def test_a_moved_folder_leaves_the_old_file_as_it_was(store: ChatStore, written: int) -> None:
@@ -239,19 +242,22 @@ def test_another_history_in_the_files_place_keeps_what_it_has_and_gets_the_rest(
     assert on_disk(store.path, written) == ["Say hello\nplease", "Hello world", "still there?"]
 
 
+@pytest.mark.parametrize("with_journal", [True, False])
 def test_two_windows_lose_nothing_when_their_file_is_deleted(
-    store: ChatStore, written: int
+    store: ChatStore, written: int, with_journal: bool
 ) -> None:
     other = ChatStore(store.path)
     theirs = other.create_chat("smol")
     other.add_user_message(theirs.id, "theirs")
     for file in files_of(store):
-        file.unlink()
+        if with_journal or file == store.path:
+            file.unlink()
     for number in range(3):
         store.add_user_message(written, f"ours {number}")
         other.add_user_message(theirs.id, f"theirs {number}")
     assert on_disk(store.path, written)[2:] == ["ours 0", "ours 1", "ours 2"]
     assert on_disk(store.path, theirs.id) == ["theirs", "theirs 0", "theirs 1", "theirs 2"]
+    assert sound(store)
 
 
 def test_a_folder_that_vanished_for_good_is_told_and_nothing_is_lost_from_memory(
