@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+)
 
 from fsd_chat.engine.messages import ModelSource
 from fsd_chat.models.errors import ModelError as ModelError
 from fsd_chat.models.hardware import check_room, choose_device, choose_dtype
+from fsd_chat.models.hub import INDEX, WEIGHTS
 from fsd_chat.models.locating import EMBEDDED, Files, locate
 from fsd_chat.models.progress import Progress, bars_told, part
 from fsd_chat.models.template import end_of_turn_ids
@@ -65,31 +73,16 @@ def _load(
     progress(f"reading {files.name}", 0.0)
     config = AutoConfig.from_pretrained(files.folder, **options)
     _refuse_what_is_not_causal(files.name, config)
+    _refuse_what_may_run_code(files)
     dtype = choose_dtype(source.dtype, device, config.model_type)
     check_room(files.name, _bytes(files, config, dtype), device)
-    tokenizer = AutoTokenizer.from_pretrained(files.folder, **options)
-    if not hasattr(tokenizer, "backend_tokenizer"):
-        raise ModelError(
-            "unsupported",
-            f"the tokenizer of {files.name} is none of the `tokenizers` library, which is needed "
-            "to show text while it is written",
-        )
+    tokenizer = _tokenizer(files, options)
     stage = f"loading {files.name}"
     with bars_told(stage, part(progress, 0.1, 0.9)):
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            files.folder,
-            dtype=dtype,
-            # Weights are never unpickled; a GGUF file is no pickle and not in safetensors either.
-            use_safetensors=True if files.gguf is None else None,
-            output_loading_info=True,
-            **options,
-        )
-    model, found = loaded
-    if found["missing_keys"]:
-        raise ModelError("not-found", _incomplete(files.name, sorted(found["missing_keys"])))
+        model = _model(files, dtype, options)
     progress(stage if device.type == "cpu" else f"moving {files.name} to {device}", 0.9)
-    model.to(device)
-    model.eval()
+    model.to(device)  # type: ignore[arg-type]
+    model.eval()  # type: ignore[no-untyped-call]
     context, notices = context_of(files.name, model)
     return LoadedModel(
         model=model,
@@ -105,23 +98,57 @@ def _load(
     )
 
 
+def _tokenizer(files: Files, options: dict[str, Any]) -> Any:
+    tokenizer = AutoTokenizer.from_pretrained(files.folder, **options)
+    if not hasattr(tokenizer, "backend_tokenizer"):
+        raise ModelError(
+            "unsupported",
+            f"the tokenizer of {files.name} is none of the `tokenizers` library, which is needed "
+            "to show text while it is written",
+        )
+    return tokenizer
+
+
+def _model(files: Files, dtype: torch.dtype, options: dict[str, Any]) -> PreTrainedModel:
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        files.folder,
+        dtype=dtype,
+        # A GGUF file is no pickle, and not in safetensors either.
+        use_safetensors=True if files.gguf is None else None,
+        output_loading_info=True,
+        **options,
+    )
+    model: PreTrainedModel = loaded[0]
+    missing = sorted(loaded[1]["missing_keys"])
+    if missing:
+        raise ModelError(
+            "not-found",
+            f"the files of {files.name} lack {len(missing)} of the model's weights, the first "
+            f"being {missing[0]}; they would be made up",
+        )
+    return model
+
+
 def _refuse_what_is_not_causal(name: str, config: Any) -> None:
     made_for = config.architectures or []
-    if config.is_encoder_decoder or any(one.endswith(NOT_CAUSAL) for one in made_for):
-        raise _not_causal(name, ", ".join(made_for) or config.model_type)
+    brings_its_own = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
+    known = brings_its_own or type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+    if config.is_encoder_decoder or not known or any(one.endswith(NOT_CAUSAL) for one in made_for):
+        raise ModelError(
+            "unsupported",
+            f"{name} is no causal language model that transformers knows, but "
+            + (", ".join(made_for) or config.model_type),
+        )
 
 
-def _not_causal(name: str, what: str) -> ModelError:
-    return ModelError(
-        "unsupported", f"{name} is no causal language model that transformers knows: {what}"
-    )
-
-
-def _incomplete(name: str, missing: list[str]) -> str:
-    return (
-        f"the files of {name} lack {len(missing)} of the model's weights, the first being "
-        f"{missing[0]}; they would be made up"
-    )
+def _refuse_what_may_run_code(files: Files) -> None:
+    """Weights are never unpickled."""
+    if not files.gguf and not any((files.folder / name).is_file() for name in (WEIGHTS, INDEX)):
+        raise ModelError(
+            "unsupported",
+            f"{files.name} has no safetensors weights in {files.folder}; others are not loaded, "
+            "since they can run code",
+        )
 
 
 def _bytes(files: Files, config: Any, dtype: torch.dtype) -> int:
@@ -129,7 +156,7 @@ def _bytes(files: Files, config: Any, dtype: torch.dtype) -> int:
     stored = config.dtype
     if files.gguf or not isinstance(stored, torch.dtype) or hasattr(config, "quantization_config"):
         return 0
-    index = files.folder / "model.safetensors.index.json"
+    index = files.folder / INDEX
     if index.is_file():
         size = json.loads(index.read_text(encoding="utf-8")).get("metadata", {}).get("total_size")
     else:
@@ -151,7 +178,8 @@ def _told_plainly(files: Files) -> Iterator[None]:
 
 def _explained(files: Files, error: Exception) -> ModelError:
     name, said = files.name, " ".join(str(error).split())
-    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "t allocate memory" in said:
+    # CUDA has a class for it, the other allocators only words.
+    if isinstance(error, MemoryError) or re.search("out of memory|t allocate memory", said):
         return ModelError(
             "memory",
             f"there is not enough memory for {name}; choose a smaller model, another --device or "
@@ -162,14 +190,6 @@ def _explained(files: Files, error: Exception) -> ModelError:
             "unsupported",
             f"{name} needs code of its own to run; if you trust it, allow that for this model with "
             "--trust-remote-code or `trust_remote_code = true` in the configuration",
-        )
-    if "Unrecognized configuration class" in said:
-        return _not_causal(name, said.partition("class ")[2].partition(" for")[0])
-    if "safetensors" in said and "does not appear to have a file" in said:
-        return ModelError(
-            "unsupported",
-            f"{name} has no safetensors weights in {files.folder}; others are not loaded, since "
-            "they can run code",
         )
     if name in EMBEDDED:
         said += f"; delete {files.folder.parent} to have it made anew"

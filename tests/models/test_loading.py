@@ -96,7 +96,6 @@ def test_pickled_weights_are_not_loaded(save_model: SaveModel) -> None:
         ("config.json", b'{"model_type": '),
         ("tokenizer.json", b'{"version": '),
         ("tokenizer.json", b"{}"),
-        ("generation_config.json", b"["),
     ],
 )
 def test_a_damaged_file_is_told(save_model: SaveModel, part: str, content: bytes) -> None:
