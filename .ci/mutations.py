@@ -10,6 +10,7 @@ is no longer found is an error too: the list has to follow the code.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shutil
@@ -93,6 +94,9 @@ def import_what_is_slow() -> None:
     torch.set_num_threads(1)
     if any(name.split(".")[0] == "fsd_chat" for name in sys.modules):
         raise RuntimeError("the package is loaded already, so no mutant would be")
+    # Or every fork would walk through all of torch's objects when it collects its garbage.
+    gc.collect()
+    gc.freeze()
 
 
 def run_tests(where: Path, tests: Sequence[str], log: Path) -> int:
@@ -122,7 +126,9 @@ def _in_the_fork(where: Path, tests: Sequence[str]) -> int:
 
     if not Path(str(fsd_chat.__file__)).is_relative_to(where):
         raise RuntimeError(f"the tests would run on {fsd_chat.__file__}")
-    options = ["-x", "-q", "--tb=no", "-rf", "-p", "no:cacheprovider", "-W", "ignore"]
+    options = ["-x", "-q", "--tb=no", "-rf", "--assert=plain"]
+    for plugin in ("cacheprovider", "unraisableexception", "warnings"):
+        options += ["-p", f"no:{plugin}"]
     return int(pytest.main([*options, *[f"tests/{test}" for test in tests]]))
 
 

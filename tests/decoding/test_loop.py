@@ -449,7 +449,24 @@ class Noting(PromptLookup):
     def begin(self, sampling: Sampling, prompt: Sequence[int], seed: int) -> None:
         self.seed = seed
         self.prompt = list(prompt)
+        self.certain: list[int] = []
         super().begin(sampling, prompt, seed)
+
+    def commit(self, committed: Sequence[int], new: int) -> None:
+        self.certain += committed[len(committed) - new :]
+        super().commit(committed, new)
+
+
+def test_a_drafter_is_told_of_every_committed_token_once_and_of_no_other() -> None:
+    drafter = Noting(6, CPU)
+
+    target = TableModel(6, seed=2, order=1, sharpness=3)
+
+    rounds = write_reply(target, drafter, list(PROMPT), knob=EXACT, max_tokens=40)
+
+    assert drafter.certain == said(rounds)
+    assert any(round.accepted < round.drafted for round in rounds)
+    assert any(len(round.tokens) > 1 for round in rounds)
 
 
 def test_a_drafter_begins_with_the_prompt_and_a_seed_that_is_not_the_targets() -> None:

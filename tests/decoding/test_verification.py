@@ -409,3 +409,26 @@ def test_the_same_seed_verifies_in_the_same_way() -> None:
 
     assert [round.verify(seed) for seed in range(20)] == [round.verify(seed) for seed in range(20)]
     assert len({round.verify(seed) for seed in range(20)}) > 1
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("drafts", [0, 1, 2, 7])
+def test_a_round_comes_to_the_host_in_one_transfer_however_many_drafts_it_has(
+    rule: str, drafts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logits = torch.randn(drafts + 1, 4, generator=torch.Generator().manual_seed(1))
+    proposal = proposal_of(logits[:drafts], [0] * drafts, WARM) if drafts else None
+    round = OneRound(logits, proposal, Knob(rule=rule, form="top-k", form_k=2), WARM, 1)
+    transfers = []
+    for name in ("tolist", "item", "cpu", "numpy", "nonzero", "__bool__", "__int__", "__float__"):
+        original = getattr(Tensor, name)
+
+        def counted(self: Tensor, *given: Any, name: str = name, original: Any = original) -> Any:
+            transfers.append(name)
+            return original(self, *given)
+
+        monkeypatch.setattr(Tensor, name, counted)
+
+    round.verify()
+
+    assert transfers == ["tolist"]
