@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -26,6 +28,8 @@ from fsd_chat.tui.talk import Talk
 from fsd_chat.tui.themes import Loaded
 
 QUIT_WITHIN_S = 3.0
+"""A second Ctrl+C counts for so long."""
+LEAVE_WITHIN_S = 0.5
 
 
 class ChatApp(App[None], inherit_bindings=False):
@@ -161,7 +165,7 @@ class ChatApp(App[None], inherit_bindings=False):
                 self.screen.dismiss()
                 return
         if now - self._interrupted_at < QUIT_WITHIN_S:
-            self.exit()
+            self.leave()
             return
         self._interrupted_at = now
         if self.talk.busy:
@@ -183,8 +187,17 @@ class ChatApp(App[None], inherit_bindings=False):
         return True
 
     async def action_quit(self) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        """Quit, keeping what there is of a reply."""
+        self.talk.interrupted("the chat was left")
+        # It ends while Textual puts the terminal back, for which that waits a fifth of a second.
+        self.link.begin_to_close()
         self.exit()
 
     async def on_unmount(self) -> None:
         self.talk.interrupted("the chat was left")
-        await self.link.close()
+        # Given up, closing kills the engine's process; that it is gone need not be awaited.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.link.close(), LEAVE_WITHIN_S)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Protocol
 
-from fsd_chat.engine.messages import Command, Event, Failed, LoadPair, Ready
+from fsd_chat.engine.messages import Command, Event, Failed, LoadPair, Ready, Shutdown
 
 MOST_FAILED_STARTS = 3
 """Engines in a row that died before they were ready; after that, starting is left to the user."""
@@ -100,8 +100,13 @@ class EngineLink:
         if self._engine is not None:
             self._engine.send(command)
 
-    async def close(self) -> None:
+    def begin_to_close(self) -> None:
+        """Tell the engine to end, without waiting for it."""
         self._closing = True
         self._wanted.set()
+        self.send(Shutdown())
+
+    async def close(self) -> None:
+        self.begin_to_close()
         if self._engine is not None:
             await self._engine.close()

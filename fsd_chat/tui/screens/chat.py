@@ -240,11 +240,7 @@ class ChatScreen(SlashCommands):
 
     @on(Prompt.Page)
     def _page(self, event: Prompt.Page) -> None:
-        conversation = self.query_one(Conversation)
-        if event.direction < 0:
-            conversation.scroll_page_up()
-        else:
-            conversation.scroll_page_down()
+        self.query_one(Conversation).page(event.direction)
 
     @on(Markdown.LinkClicked)
     def _link(self, event: Markdown.LinkClicked) -> None:

@@ -128,4 +128,4 @@ class SlashCommands(ChatActions):
         self.action_help()
 
     def slash_quit(self, argument: str) -> None:
-        self.app.exit()
+        self.chat_app.leave()

@@ -38,6 +38,16 @@ class Conversation(VerticalScroll):
         self.query_one(Welcome).display = True
         self.anchor()
 
+    def page(self, direction: int) -> None:
+        """One page up (-1) or down (1); down to the end follows it again."""
+        if direction < 0:
+            self.scroll_page_up()
+        elif self.scroll_y + self.scrollable_content_region.height >= self.max_scroll_y:
+            # Textual stops following at any paging, and where it moves nothing for good.
+            self.follow()
+        else:
+            self.scroll_page_down()
+
     def follow(self) -> None:
         """Go to the end and stay there."""
         self.anchor()

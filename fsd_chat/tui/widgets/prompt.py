@@ -85,7 +85,8 @@ class Prompt(TextArea):
         return line
 
     async def _on_key(self, event: events.Key) -> None:
-        if self._acted_on(event.key):
+        # Terminals that report modifiers the older way name Enter by its character.
+        if self._acted_on(event.key.replace("\r", "enter")):
             event.stop()
             event.prevent_default()
         else:

@@ -138,7 +138,7 @@ def cost(reply: Reply, speaker: str = "") -> Content:
         share = f"fuzzy {counts.fuzzy / counts.output:.0%}"
         parts.append(Content.styled(share, "$origin-fuzzy"))
     if turns := _turns(reply):
-        parts.append(Content.styled("T " + "→".join(turns), "$gauge"))
+        parts.append(Content.styled("T\N{NO-BREAK SPACE}" + "→".join(turns), "$gauge"))
     if reply.reason != "end":
         parts.append(Content(ENDED[reply.reason] if reply.reason else "interrupted"))
     return Content(" · ").join(parts)
