@@ -67,7 +67,7 @@ async def test_what_was_typed_meanwhile_stays_behind_what_is_given_back(running:
         chat.type("/nosuch")
         chat.prompt._send()
         chat.type("next")
-        await chat.until(lambda: chat.prompt.text == "/nosuch \nnext")
+        await chat.until(lambda: chat.prompt.text == "/nosuch\nnext")
 
 
 async def test_a_path_or_a_lone_slash_is_a_message_like_any_other(running: Running) -> None:
