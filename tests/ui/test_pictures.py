@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import Input, OptionList
 from ui.driving import NARROW, WIDE, Chat, MakeApp
 from ui.scripted import Engines
 
@@ -54,7 +55,7 @@ async def _answered(chat: Chat) -> None:
     for piece in ANSWER:
         chat.engine.write(piece, " ")
     chat.engine.finish()
-    await chat.until(lambda: not chat.app.talk.busy)
+    await chat.answered()
 
 
 def test_the_empty_chat(picture: Any) -> None:
@@ -92,5 +93,8 @@ def test_the_list_of_chats(picture: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     async def chats(chat: Chat) -> None:
         await _answered(chat)
         await chat.pilot.press("ctrl+o")
+        await chat.until(lambda: isinstance(chat.app.focused, Input))
+        chat.app.screen.query_one(Input).cursor_blink = False
+        await chat.until(lambda: chat.app.screen.query_one("#found", OptionList).option_count)
 
     assert picture(chats)
