@@ -120,20 +120,19 @@ def test_random_bytes_arrive_as_decoding_them_at_once_gives_them(ids: list[int])
 @settings(deadline=None)
 def test_stray_bytes_cost_at_most_themselves(kind: str, ids: list[int]) -> None:
     tokenizer = FALLING_BACK[kind]
+    # A special token between two bytes is not shown, and they may make a character after all.
+    ids = [id for id in ids if id not in tokenizer.all_special_ids]
     assert re.fullmatch(_pattern(tokenizer, ids), "".join(streamed(tokenizer, ids)), re.DOTALL)
 
 
 def _pattern(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int]) -> str:
     """The text to expect, with leeway only for runs of bytes that are no UTF-8."""
-    names = [
-        tokenizer.convert_ids_to_tokens(id) for id in ids if id not in tokenizer.all_special_ids
-    ]
+    names = [tokenizer.convert_ids_to_tokens(id) for id in ids]
     parts, at = [], 0
-    shown = [one for one in ids if one not in tokenizer.all_special_ids]
     for is_byte, run in groupby(names, key=BYTES.__contains__):
         count = len(list(run))
-        text = at_once(tokenizer, shown[: at + count])
-        before = at_once(tokenizer, shown[:at])
+        text = at_once(tokenizer, ids[: at + count])
+        before = at_once(tokenizer, ids[:at])
         run_text = text[len(before) :] if text.startswith(before) else None
         if is_byte and (run_text is None or REPLACEMENT in run_text):
             parts.append(f".{{1,{count}}}")
