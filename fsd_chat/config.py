@@ -71,18 +71,14 @@ def load(path: Path | None = None) -> Config:
     """
     where = path or config_path()
     try:
-        # Some editors on Windows begin a file with a byte order mark.
-        text = where.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
+        file = TomlFile.read(where)
+    except ConfigError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
         if path is not None:
             raise ConfigError(f"there is no configuration file {path}") from None
         return Config(where, pairs=catalogue())
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise ConfigError(f"{where}, line {line}: is not UTF-8 text") from error
-    except OSError as error:
-        raise ConfigError(f"{where} cannot be read: {error.strerror or error}") from error
-    return _read(TomlFile(where, text))
+    return _read(file)
 
 
 def _read(file: TomlFile) -> Config:

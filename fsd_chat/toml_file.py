@@ -29,6 +29,19 @@ class TomlFile:
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(_syntax(path, text, str(error))) from error
 
+    @classmethod
+    def read(cls, path: Path) -> TomlFile:
+        """The file at `path`. Raises ConfigError, caused by FileNotFoundError if there is none."""
+        try:
+            # Some editors on Windows begin a file with a byte order mark.
+            text = path.read_text(encoding="utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = error.object[: error.start].count(b"\n") + 1
+            raise ConfigError(f"{path}, line {line}: is not UTF-8 text") from error
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from error
+        return cls(path, text)
+
     def table(
         self, where: Key, entry: object, kind: type[msgspec.Struct], without: Iterable[str] = ()
     ) -> dict[str, Any]:

@@ -85,14 +85,7 @@ def read_theme(path: Path) -> Theme:
         raise ConfigError(
             f"{path}: a theme is called as its file is, so that must be letters, digits, - and _"
         )
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise ConfigError(f"{path}, line {line}: is not UTF-8 text") from error
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from error
-    return _theme(TomlFile(path, text))
+    return _theme(TomlFile.read(path))
 
 
 def _theme(file: TomlFile) -> Theme:
