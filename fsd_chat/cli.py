@@ -56,6 +56,14 @@ def _obey(given: Mapping[str, Any]) -> int:
             from fsd_chat.commands.pairs import pairs
 
             return pairs(load(given.get("config")), as_json="json" in given)
+        case "bench":
+            from fsd_chat.commands.bench import bench
+
+            return bench(given)
+        case "distill":
+            from fsd_chat.commands.distill import distill
+
+            return distill(given)
         case "config":
             return _config(given)
         case _:

@@ -51,10 +51,66 @@ def parser() -> Parser:
     pairs.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     _add_config(pairs)
 
+    _add_distill(command("distill", "make a draft for a target, from the target alone"))
+
+    bench = command("bench", "measure a pair: overlap, cost of a step, tokens per second")
+    bench.add_argument("--pair", metavar="NAME", help="one that `fsd-chat pairs` lists")
+    _add_models(bench)
+    _add_config(bench)
+    bench.add_argument("--json", action="store_true", help="one JSON object instead of tables")
+    bench.add_argument("--conversations", type=int, metavar="N", help="for overlap; else 200")
+    bench.add_argument("--prompts", type=int, metavar="N", help="for speed; else 8")
+    bench.add_argument("--lookahead", type=int, metavar="N", help="drafts a round; else 2")
+    bench.add_argument("-T", "--threshold", type=float, metavar="T", help="of FSD; else 0.1")
+
     config = command("config", "where the configuration is, and what is in force")
     config.add_argument("what", choices=["path", "show"])
     _add_config(config)
     return top
+
+
+def _add_distill(to: Parser) -> None:
+    to.add_argument("--target", metavar="MODEL", required=True, help="as for the chat")
+    to.add_argument("--out", type=Path, metavar="FOLDER", required=True, help="of the draft")
+    budget = to.add_mutually_exclusive_group()
+    budget.add_argument(
+        "--hours", type=float, metavar="H", help="of writing and training together; else 1"
+    )
+    budget.add_argument(
+        "--tokens", type=int, metavar="N", help="to be written by the target, and trained on"
+    )
+    to.add_argument(
+        "--layers",
+        type=_layers,
+        metavar="N|I,J",
+        help="how many of the target's layers the draft begins as, or which ones; else 2",
+    )
+    to.add_argument(
+        "--prompts", type=Path, metavar="FILE", help="your questions: text, JSON lines, or chats"
+    )
+    to.add_argument(
+        "--no-features",
+        action="store_true",
+        help="a draft that any program can use, since it does not read the target's hidden states",
+    )
+    to.add_argument("--head", type=int, metavar="N", help="ids that its head knows; 0 for all")
+    to.add_argument("--passes", type=int, metavar="N", help="over the tokens, with --tokens")
+    to.add_argument("--batch", type=int, metavar="N", help="conversations written at once")
+    to.add_argument("--seed", type=int, metavar="N")
+    to.add_argument("--further", action="store_true", help="go on with a draft that is done")
+    to.add_argument("--device", metavar="NAME", help="cuda, mps, cpu; else the first there is")
+    to.add_argument("--dtype", choices=["float32", "bfloat16", "float16"])
+    to.add_argument(
+        "--trust-remote-code", action="store_true", help="run code that the target brings along"
+    )
+
+
+def _layers(text: str) -> int | tuple[int, ...]:
+    try:
+        numbers = tuple(int(one) for one in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither 4 nor 0,1,2,29") from None
+    return numbers if "," in text else numbers[0]
 
 
 def _add_config(to: Parser | argparse._ArgumentGroup) -> None:
@@ -64,16 +120,20 @@ def _add_config(to: Parser | argparse._ArgumentGroup) -> None:
 def _add_options(to: Parser) -> None:
     models = to.add_argument_group("models")
     models.add_argument("--pair", metavar="NAME", help="one that `fsd-chat pairs` lists")
-    models.add_argument("--target", metavar="MODEL", help="a folder, a GGUF file or a hub id")
-    models.add_argument("--draft", metavar="MODEL", help="the same, `prompt-lookup`, or `none`")
-    models.add_argument("--device", metavar="NAME", help="cuda, mps, cpu; else the first there is")
-    models.add_argument("--dtype", choices=["float32", "bfloat16", "float16"])
-    models.add_argument(
-        "--trust-remote-code", action="store_true", help="run code that a model brings along"
-    )
+    _add_models(models)
     _add_config(models)
     _add_knob(to.add_argument_group("the knob"))
     _add_sampling(to.add_argument_group("sampling"))
+
+
+def _add_models(to: Parser | argparse._ArgumentGroup) -> None:
+    to.add_argument("--target", metavar="MODEL", help="a folder, a GGUF file or a hub id")
+    to.add_argument("--draft", metavar="MODEL", help="the same, `prompt-lookup`, or `none`")
+    to.add_argument("--device", metavar="NAME", help="cuda, mps, cpu; else the first there is")
+    to.add_argument("--dtype", choices=["float32", "bfloat16", "float16"])
+    to.add_argument(
+        "--trust-remote-code", action="store_true", help="run code that a model brings along"
+    )
 
 
 def _add_knob(to: argparse._ArgumentGroup) -> None:

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from fsd_chat.decoding.drafting import Drafter, FirstThatHas, ModelDrafter, PromptLookup
 from fsd_chat.decoding.model import CachedModel
-from fsd_chat.models.cached import DynamicCachedModel
-from fsd_chat.models.loading import LoadedModel
 from fsd_chat.models.pair import Pair
 
 
@@ -21,14 +19,10 @@ class Caches:
     def forget(self) -> None:
         """Begin anew with empty caches; what they held is freed."""
         self.committed: list[int] = []
-        self.target: CachedModel = self._cached(self._pair.target)
-        self.draft: CachedModel | None = None
-        if self._pair.draft is not None:
-            self.draft = self._cached(self._pair.draft)
+        self.target: CachedModel
+        self.draft: CachedModel | None
+        self.target, self.draft = self._pair.cached()
         self.drafter = self._drafter()
-
-    def _cached(self, loaded: LoadedModel) -> CachedModel:
-        return DynamicCachedModel(loaded.model, self._pair.vocabulary, loaded.context)
 
     def _drafter(self) -> Drafter | None:
         drafters: list[Drafter] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -23,9 +24,12 @@ class DynamicCachedModel:
     length of the cache alone.
     """
 
-    def __init__(self, model: PreTrainedModel, vocabulary: int, context: int) -> None:
+    def __init__(
+        self, model: PreTrainedModel, vocabulary: int, context: int, levels: Sequence[int] = ()
+    ) -> None:
         """vocabulary: ids that are real tokens in every model of the pair; rows are cut to it,
-        since models of a family pad their rows to different widths.
+        since models of a family pad their rows to different widths. levels: hidden states that
+        are kept for a draft to read (`features`).
 
         Raises ModelError for a model that keeps what it has read anywhere else than in the cache.
         """
@@ -35,6 +39,7 @@ class DynamicCachedModel:
         self.device: torch.device = model.device
         self._last_embedding = _embeddings(model) - 1
         self._habits = habits_of(model)
+        self._kept = Features(levels)
         self._clear()
 
     def _clear(self) -> None:
@@ -64,7 +69,23 @@ class DynamicCachedModel:
         return logits[-rows:, : self.vocabulary]
 
     def _read(self, tokens: Tensor, rows: int) -> Tensor:
-        return read(self._model, self._cache, tokens, rows)
+        if not self._kept.levels:
+            return read(self._model, self._cache, tokens, rows)
+        output = self._model(
+            input_ids=tokens[None],
+            cache=self._cache,
+            use_cache=True,
+            logits_to_keep=rows,
+            output_hidden_states=True,
+        )
+        self._kept.add(self._length, output.hidden_states)
+        logits: Tensor = output.logits[0, -rows:]
+        return logits
+
+    def features(self, start: int, stop: int) -> Tensor:
+        """What the model had in mind after the tokens from `start` to `stop`, which are in the
+        cache: [stop - start, levels, hidden]."""
+        return self._kept.between(start, stop)
 
     def rollback(self, length: int) -> None:
         """Keep the first `length` tokens, or none where a layer has forgotten what they need."""
@@ -86,6 +107,28 @@ class DynamicCachedModel:
             or self._settled >= getattr(layer, "sliding_window", self._settled + 1)
             for layer in self._cache.layers
         )
+
+
+class Features:
+    """Some hidden states of a text, in a buffer that grows with it."""
+
+    def __init__(self, levels: Sequence[int]) -> None:
+        self.levels = tuple(levels)
+        self._buffer = torch.empty(0)
+
+    def add(self, start: int, hidden_states: Sequence[Tensor]) -> None:
+        """hidden_states: of all layers, [1, n, hidden] each, of n tokens from `start` on."""
+        states = torch.stack([hidden_states[level][0] for level in self.levels], dim=1)
+        stop = start + states.shape[0]
+        if stop > self._buffer.shape[0]:
+            grown = states.new_empty(2 * stop, *states.shape[1:])
+            if start:
+                grown[:start] = self._buffer[:start]
+            self._buffer = grown
+        self._buffer[start:stop] = states
+
+    def between(self, start: int, stop: int) -> Tensor:
+        return self._buffer[start:stop]
 
 
 @dataclass(frozen=True)

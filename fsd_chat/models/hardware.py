@@ -68,7 +68,7 @@ def _computes_in_bfloat16(device: torch.device) -> bool:
 def check_room(name: str, weights: int, device: torch.device) -> None:
     """Raises ModelError if `weights` bytes cannot be in the device's memory: a system that lends
     more than it has would end the process without a word."""
-    room = _room(device)
+    room = memory_of(device)
     if room is not None and weights > room:
         raise ModelError(
             "memory",
@@ -78,7 +78,8 @@ def check_room(name: str, weights: int, device: torch.device) -> None:
         )
 
 
-def _room(device: torch.device) -> int | None:
+def memory_of(device: torch.device) -> int | None:
+    """Bytes that are free on a GPU, or that a machine has; None where nobody can tell."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return int(free)

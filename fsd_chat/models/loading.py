@@ -24,6 +24,7 @@ from fsd_chat.models.hardware import check_room, choose_device, choose_dtype
 from fsd_chat.models.hub import INDEX, WEIGHTS
 from fsd_chat.models.locating import EMBEDDED, Files, locate
 from fsd_chat.models.progress import Progress, bars_told, part
+from fsd_chat.models.small_draft import SmallDraft, load_parts
 from fsd_chat.models.template import end_of_turn_ids
 from fsd_chat.models.vocabulary import usable
 
@@ -47,6 +48,8 @@ class LoadedModel:
     vocabulary: int
     """Ids that are tokens; the model's rows may be padded beyond them."""
     notices: tuple[str, ...] = ()
+    small: SmallDraft | None = None
+    """What else there is of a draft that was made for its target."""
 
 
 def load_model(source: ModelSource, progress: Progress) -> LoadedModel:
@@ -95,6 +98,7 @@ def _load(
         context=context,
         vocabulary=usable(tokenizer, model.config.get_text_config().vocab_size),
         notices=notices,
+        small=None if files.gguf else load_parts(model, files.folder),
     )
 
 

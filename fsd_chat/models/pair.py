@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from fsd_chat.engine.messages import LoadPair, ModelSource
-from fsd_chat.models.cached import habits_of
+from fsd_chat.models.cached import DynamicCachedModel, habits_of
+from fsd_chat.models.cached_draft import CachedDraft
+from fsd_chat.models.errors import ModelError
 from fsd_chat.models.loading import LoadedModel, load_model
 from fsd_chat.models.progress import Progress, part
+from fsd_chat.models.small_draft import SmallDraft
 from fsd_chat.models.vocabulary import compare
 
 PROMPT_LOOKUP = "prompt-lookup"
@@ -26,6 +29,19 @@ class Pair:
     """Ids that are the same token to both; rows of both are cut to it."""
     context: int
     notices: tuple[str, ...] = ()
+
+    def cached(self) -> tuple[DynamicCachedModel, DynamicCachedModel | None]:
+        """The target and the draft model, nothing read yet; a draft that was made for its target
+        sees what that has in mind."""
+        target, draft = self.target, self.draft
+        small = None if draft is None or draft is target else draft.small
+        levels = () if small is None else small.levels
+        reader = DynamicCachedModel(target.model, self.vocabulary, target.context, levels)
+        if draft is None:
+            return reader, None
+        if small is None:
+            return reader, DynamicCachedModel(draft.model, self.vocabulary, draft.context)
+        return reader, CachedDraft(small, self.vocabulary, draft.context, reader)
 
 
 def load_pair(command: LoadPair, progress: Progress) -> Pair:
@@ -73,6 +89,8 @@ def _alone(command: LoadPair, target: LoadedModel, why: str | None, lookup: bool
 
 
 def _together(command: LoadPair, target: LoadedModel, draft: LoadedModel, lookup: bool) -> Pair:
+    if draft.small is not None and draft is not target:
+        _refuse_another_target(target, draft, draft.small)
     agreement = compare(target.tokenizer, draft.tokenizer)
     notices = [*target.notices, *agreement.notices]
     if draft is not target:
@@ -91,3 +109,17 @@ def _together(command: LoadPair, target: LoadedModel, draft: LoadedModel, lookup
         context=target.context,
         notices=tuple(notices),
     )
+
+
+def _refuse_another_target(target: LoadedModel, draft: LoadedModel, small: SmallDraft) -> None:
+    text = target.model.config.get_text_config()
+    if small.levels and (
+        text.hidden_size != small.hidden or text.num_hidden_layers != small.levels[-1]
+    ):
+        raise ModelError(
+            "vocabulary",
+            f"{draft.name} reads the hidden states of the target that it was made for, "
+            f"{small.levels[-1]} layers of {small.hidden}; {target.name} has "
+            f"{text.num_hidden_layers} of {text.hidden_size}. Choose another draft, or make one "
+            "with `fsd-chat distill`",
+        )

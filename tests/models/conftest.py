@@ -11,6 +11,7 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import quantize
+from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -113,6 +114,21 @@ def write_gguf(path: Path) -> Path:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+    return path
+
+
+def write_shipped_draft(path: Path) -> Path:
+    """What a draft of two layers does not share with the tiny GGUF, as the package ships it."""
+    torch.manual_seed(8)
+    config = LlamaConfig(**{**GGUF_SHAPE, "num_hidden_layers": 2})
+    own = {
+        name: weight.to(torch.bfloat16)
+        for name, weight in LlamaForCausalLM(config).state_dict().items()
+        if "embed" not in name and "head" not in name
+    }
+    own |= {"fuse.weight": torch.randn(32, 96).bfloat16(), "carry.weight": torch.eye(32).bfloat16()}
+    own["vocabulary"] = torch.arange(0, 261, 2, dtype=torch.int32)
+    save_file(own, path, {"format": "1", "levels": "2,4,6", "target": "tiny"})
     return path
 
 

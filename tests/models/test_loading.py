@@ -187,9 +187,9 @@ def test_weights_that_no_memory_holds_are_refused_before_they_are_read(
 ) -> None:
     folder = save_model("huge")
     size = (folder / "model.safetensors").stat().st_size
-    monkeypatch.setattr(hardware, "_room", lambda device: size)
+    monkeypatch.setattr(hardware, "memory_of", lambda device: size)
     load_model(source(folder, dtype="float32"), quiet)
-    monkeypatch.setattr(hardware, "_room", lambda device: size - 1)
+    monkeypatch.setattr(hardware, "memory_of", lambda device: size - 1)
     load_model(source(folder, dtype="bfloat16"), quiet)
     error = refused(folder, dtype="float32")
     assert error.kind == "memory"

@@ -1,0 +1,1 @@
+"""Making a draft for a target, from the target alone."""

@@ -1,0 +1,381 @@
+"""The target writes both sides of conversations, many at once.
+
+Begun at the template's user turn, a chat model writes the question too (Xu et al. 2024, "Magpie"),
+so no data set is needed. Every row of the batch is a conversation of its own: when one ends,
+another begins in its place at the next step, and the batch stays full.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from transformers import Cache, DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
+
+from fsd_chat.distill.records import Conversation
+from fsd_chat.distill.turns import Turns
+
+Side = Literal["user", "assistant"]
+ROOM = 64
+"""Columns by which a cache grows, and by which it is cut at its old end."""
+ROWS_IN_CACHE = 4
+"""Rows over the vocabulary that a processor works on at once: what is touched ten times stays near.
+"""
+
+
+@dataclass(frozen=True)
+class Style:
+    """How the target is sampled, and how long it may write."""
+
+    temperatures: tuple[float, ...] = (0.0, 0.3, 0.7, 0.7, 0.7, 1.0)
+    """Answers are sampled at these, equally often."""
+    question_temperature: float = 0.9
+    question_tokens: int = 96
+    answer_tokens: int = 256
+    turns: tuple[int, ...] = (1, 1, 2)
+    """Questions in a conversation, equally often."""
+
+
+@dataclass
+class _Row:
+    """One conversation while it is written."""
+
+    start: int
+    """Column of the cache where it begins."""
+    temperature: float
+    turns_left: int
+    forced: deque[int]
+    """Ids that come next whatever the target says: the template's, and a given question's."""
+    side: Side = "user"
+    said: int = 0
+    """Tokens of the present turn."""
+    tokens: list[int] = field(default_factory=list)
+    written: list[int] = field(default_factory=list)
+    features: list[Tensor] = field(default_factory=list)
+    log_partition: list[Tensor] = field(default_factory=list)
+
+
+class Writer:
+    """Writes conversations with `model`; yields each when it ends.
+
+    feature_layers: of which layers the output is recorded, as indices into transformers' hidden
+    states (0 the embedding, the last after the final norm).
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        turns: Turns,
+        feature_layers: Sequence[int],
+        style: Style,
+        batch: int,
+        seed: int,
+        questions: Iterator[Sequence[int]] | None = None,
+        partition_temperatures: Sequence[float] = (1.0,),
+    ) -> None:
+        """questions: ids to answer, one each; without them the target asks too."""
+        self._model = model
+        self._turns = turns
+        self._levels = tuple(feature_layers)
+        self._style = style
+        self._questions = questions
+        self._temperatures = torch.tensor(partition_temperatures, device=model.device)
+        self._generator = torch.Generator(model.device).manual_seed(seed)
+        self._choices = torch.Generator().manual_seed(seed)
+        self._opening = _read_opening(model, turns.opening, feature_layers, self._temperatures)
+        self._layers = [
+            _RollingLayer(layer.keys, layer.values, batch) for layer in self._opening.cache.layers
+        ]
+        self._cache: Any = Cache(layers=list(self._layers))
+        self._length = len(turns.opening)
+        self._rows: list[_Row] = []
+        first = []
+        for i in range(batch):
+            if (begun := self._begin(i)) is not None:
+                self._rows.append(begun[0])
+                first.append(begun[1])
+        self._leave(range(len(self._rows), batch))
+        self._next = torch.tensor(first)
+
+    def _begin(self, place: int) -> tuple[_Row, int] | None:
+        """A conversation in row `place`, and its first token; None if nothing is left to ask."""
+        style, opening = self._style, self._opening
+        asked = None if self._questions is None else next(self._questions, None)
+        if self._questions is not None and asked is None:
+            return None
+        length = len(opening.tokens)
+        for layer, read in zip(self._layers, opening.cache.layers, strict=True):
+            layer.place(place, self._length, read.keys, read.values)
+        row = _Row(
+            start=self._length - length,
+            temperature=self._choose(style.temperatures),
+            turns_left=1 if asked is not None else self._choose(style.turns),
+            forced=deque(asked or ()),
+            tokens=opening.tokens.tolist(),
+            written=[0] * (length - 1),
+            features=list(opening.features),
+            log_partition=list(opening.log_partition),
+        )
+        if asked is not None:
+            self._answer(row)
+            row.written.append(0)
+            return row, row.forced.popleft()
+        weights = (opening.logits / max(style.question_temperature, 1e-3)).softmax(dim=-1)
+        row.written.append(1)
+        row.said = 1
+        return row, int(torch.multinomial(weights, 1, generator=self._generator))
+
+    def _choose(self, among: Sequence[Any]) -> Any:
+        return among[int(torch.randint(len(among), (), generator=self._choices))]
+
+    def __iter__(self) -> Iterator[Conversation]:
+        while self._rows:
+            yield from self.step()
+
+    @property
+    def rows(self) -> int:
+        """Conversations that are being written."""
+        return len(self._rows)
+
+    @property
+    def begun(self) -> list[Conversation]:
+        """The conversations in which an answer has begun, as far as they are."""
+        return [_kept(row) for row in self._rows if 2 in row.written]
+
+    @torch.inference_mode()
+    def step(self) -> list[Conversation]:
+        """One token for every conversation; returns those that ended."""
+        device = self._model.device
+        starts = torch.tensor([row.start for row in self._rows], device=device)
+        columns = torch.arange(self._length + 1, device=device)
+        output = self._model(
+            input_ids=self._next[:, None].to(device),
+            position_ids=(self._length - starts)[:, None],
+            attention_mask=(columns >= starts[:, None]).long(),
+            cache=self._cache,
+            use_cache=True,
+            output_hidden_states=True,
+        )
+        self._length += 1
+        features = _features(output.hidden_states, self._levels)[:, -1]
+        sampled, partition = self._choose_next(output.logits[:, -1])
+        return self._advance(sampled, features, partition)
+
+    def _choose_next(self, logits: Tensor) -> tuple[list[int], Tensor]:
+        """logits [b, V] → a sample of each row, and its log partition [b, temperatures]."""
+        style = self._style
+        wanted = [
+            style.question_temperature if row.side == "user" else row.temperature
+            for row in self._rows
+        ]
+        temperatures = torch.tensor(wanted, device=logits.device)[:, None]
+        u = torch.rand(len(wanted), 1, generator=self._generator, device=logits.device)
+        at_once = ROWS_IN_CACHE if logits.device.type == "cpu" else len(wanted)
+        sampled, partitions = [], []
+        for rows, t, chance in zip(
+            *(torch.split(one, at_once) for one in (logits, temperatures, u)), strict=True
+        ):
+            rows = rows.float()
+            partitions.append(_log_partition(rows, self._temperatures))
+            sampled.append(_sample(rows, t, chance))
+        return torch.cat(sampled).tolist(), torch.cat(partitions)
+
+    def _advance(
+        self, sampled: list[int], features: Tensor, partition: Tensor
+    ) -> list[Conversation]:
+        ended: list[Conversation] = []
+        fed = self._next.tolist()
+        following: list[int] = []
+        gone: list[int] = []
+        for i, row in enumerate(self._rows):
+            row.tokens.append(fed[i])
+            row.features.append(features[i])
+            row.log_partition.append(partition[i])
+            token = self._follow(row, sampled[i])
+            if token is None:
+                ended.append(_kept(row))
+                fresh = self._begin(i)
+                if fresh is None:
+                    gone.append(i)
+                    continue
+                self._rows[i], token = fresh
+            following.append(token)
+        self._next = torch.tensor(following)
+        self._leave(gone)
+        self._forget()
+        return ended
+
+    def _follow(self, row: _Row, sampled: int) -> int | None:
+        """The row's next token; None if the conversation is over."""
+        if row.forced:
+            row.written.append(0)
+            return row.forced.popleft()
+        style, turns = self._style, self._turns
+        limit = style.question_tokens if row.side == "user" else style.answer_tokens
+        row.said += 1
+        over = sampled in turns.end_ids or row.said > limit
+        row.written.append(2 if row.side == "assistant" else 1)
+        if not over:
+            return sampled
+        if row.side == "user":
+            self._answer(row)
+            return row.forced.popleft()
+        row.turns_left -= 1
+        if row.turns_left == 0:
+            return None
+        row.side, row.said = "user", 0
+        row.forced.extend(turns.to_user)
+        return row.forced.popleft()
+
+    def _answer(self, row: _Row) -> None:
+        row.side, row.said = "assistant", 0
+        row.forced.extend(self._turns.to_assistant)
+
+    def _leave(self, gone: Sequence[int]) -> None:
+        if gone:
+            left = set(gone)
+            kept = [i for i in range(self._layers[0].rows) if i not in left]
+            self._rows = [row for i, row in enumerate(self._rows) if i not in left]
+            for layer in self._layers:
+                layer.keep_rows(kept)
+
+    def _forget(self) -> None:
+        """Columns that no conversation begins before are of no use any more."""
+        oldest = min((row.start for row in self._rows), default=0)
+        if oldest >= ROOM:
+            for layer in self._layers:
+                layer.forget(oldest)
+            for row in self._rows:
+                row.start -= oldest
+            self._length -= oldest
+
+
+def _sample(logits: Tensor, temperatures: Tensor, u: Tensor) -> Tensor:
+    """By the inverse of the distribution function: one random number a row, not one an id.
+
+    logits [b, V], temperatures [b, 1], u [b, 1] in [0, 1) → ids [b]
+    """
+    top, greedy = logits.max(dim=-1, keepdim=True)
+    weights = (logits - top).div_(temperatures.clamp_min(1e-3)).exp_().cumsum(dim=-1)
+    found = torch.searchsorted(weights, u * weights[:, -1:]).clamp_max(logits.shape[1] - 1)
+    return torch.where(temperatures == 0, greedy, found)[:, 0]
+
+
+def _kept(row: _Row) -> Conversation:
+    return Conversation(
+        tokens=torch.tensor(row.tokens, dtype=torch.int32),
+        written=torch.tensor(row.written, dtype=torch.uint8),
+        features=torch.stack(row.features),
+        log_partition=torch.stack(row.log_partition),
+    )
+
+
+@dataclass(frozen=True)
+class _Opening:
+    """What every conversation begins with, read once."""
+
+    tokens: Tensor
+    cache: Any
+    logits: Tensor
+    """[V] after its last token."""
+    features: Tensor
+    log_partition: Tensor
+
+
+@torch.inference_mode()
+def _read_opening(
+    model: PreTrainedModel, tokens: Sequence[int], levels: Sequence[int], temperatures: Tensor
+) -> _Opening:
+    ids = torch.tensor(tokens, device=model.device)
+    cache = DynamicCache()
+    output = model(input_ids=ids[None], cache=cache, use_cache=True, output_hidden_states=True)
+    logits = output.logits[0].float()
+    return _Opening(
+        tokens=ids,
+        cache=cache,
+        logits=logits[-1],
+        features=_features(output.hidden_states, levels)[0],
+        log_partition=_log_partition(logits, temperatures),
+    )
+
+
+def _features(hidden_states: Sequence[Tensor], levels: Sequence[int]) -> Tensor:
+    """→ [b, n, levels, hidden]"""
+    return torch.stack([hidden_states[level] for level in levels], dim=-2).to(torch.float16).cpu()
+
+
+def _log_partition(logits: Tensor, temperatures: Tensor) -> Tensor:
+    """logits [n, V] → [n, temperatures]"""
+    top = logits.amax(dim=-1, keepdim=True)
+    sums = [(logits - top).div_(t).exp_().sum(dim=-1) for t in temperatures.tolist()]
+    return (torch.stack(sums, dim=-1).log_() + top / temperatures).cpu()
+
+
+class _RollingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
+    """Keys and values in a buffer with room to spare: a step copies none of the old ones."""
+
+    def __init__(self, keys: Tensor, values: Tensor, rows: int) -> None:
+        """keys, values: [1, heads, n, size] that every row begins with."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._length = keys.shape[-2]
+        self._buffers = (_roomy(keys, rows), _roomy(values, rows))
+        self.device = keys.device
+        self.is_initialized = True
+        self._show()
+
+    @property
+    def rows(self) -> int:
+        return self._buffers[0].shape[0]
+
+    def place(self, row: int, end: int, keys: Tensor, values: Tensor) -> None:
+        """What `row` begins with now, in the columns before `end`."""
+        start = end - keys.shape[-2]
+        self._buffers[0][row, :, start:end] = keys[0]
+        self._buffers[1][row, :, start:end] = values[0]
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        start, self._length = self._length, self._length + key_states.shape[-2]
+        if self._length > self._buffers[0].shape[-2]:
+            self._resize(self._length + ROOM, 0, start)
+        for buffer, states in zip(self._buffers, (key_states, value_states), strict=True):
+            buffer[:, :, start : self._length] = states
+        self._show()
+        assert self.keys is not None
+        assert self.values is not None
+        return self.keys, self.values
+
+    def forget(self, columns: int) -> None:
+        """Drop the first `columns`."""
+        start, self._length = columns, self._length - columns
+        self._resize(self._length + ROOM, start, self._length)
+        self._show()
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        self._buffers = (self._buffers[0][list(rows)], self._buffers[1][list(rows)])
+        self._show()
+
+    def _resize(self, columns: int, start: int, count: int) -> None:
+        old = self._buffers
+        shapes = [(*buffer.shape[:2], columns, buffer.shape[3]) for buffer in old]
+        self._buffers = (old[0].new_empty(shapes[0]), old[1].new_empty(shapes[1]))
+        for buffer, before in zip(self._buffers, old, strict=True):
+            buffer[:, :, :count] = before[:, :, start : start + count]
+
+    def _show(self) -> None:
+        self.keys = self._buffers[0][:, :, : self._length]
+        self.values = self._buffers[1][:, :, : self._length]
+
+
+def _roomy(states: Tensor, rows: int) -> Tensor:
+    """[1, heads, n, size] → [rows, heads, n + ROOM, size], the new columns unset."""
+    _, heads, columns, size = states.shape
+    buffer = states.new_empty(rows, heads, columns + ROOM, size)
+    buffer[:, :, :columns] = states
+    return buffer

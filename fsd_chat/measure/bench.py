@@ -1,0 +1,343 @@
+"""How good a pair is: how often its draft is right, what a step costs, and what that brings.
+
+`python -m fsd_chat.measure.bench ORDER`, the process behind `fsd-chat bench`. Everything happens in
+one process and in turn, so that ratios hold whatever else the machine does.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib import resources
+
+import msgspec
+import torch
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from torch import Tensor
+from transformers.utils import logging
+
+from fsd_chat.decoding.distributions import filtered_logits, probabilities
+from fsd_chat.decoding.drafting import ModelDrafter
+from fsd_chat.decoding.lookahead import Fixed
+from fsd_chat.decoding.loop import Reply, decode, prefill
+from fsd_chat.decoding.model import CachedModel
+from fsd_chat.decoding.records import Round
+from fsd_chat.decoding.settings import Knob, LiveKnob, Sampling
+from fsd_chat.decoding.stopping import Stopping
+from fsd_chat.engine.hardware import use_physical_cores
+from fsd_chat.engine.messages import LoadPair, Message
+from fsd_chat.measure.cost import Costs, costs
+from fsd_chat.models.errors import ModelError
+from fsd_chat.models.pair import Pair, load_pair
+from fsd_chat.models.template import render
+
+LONGEST = 96
+"""Tokens of an answer."""
+WIDTHS = (1, 2, 3, 4, 5, 6)
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    pair: LoadPair
+    conversations: int = 200
+    """On whose answers overlap is measured."""
+    prompts: int = 8
+    """Answered in each way, side by side."""
+    threshold: float = 0.1
+    """Of fuzzy speculative decoding."""
+    lookahead: int = 2
+    temperature: float = 0.7
+    as_json: bool = False
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Of the draft's next-token distribution with the target's, along answers of the target."""
+
+    temperature: float
+
+    conversations: int
+    positions: int
+    overlap: float
+    """Mean Σ min(P, Q) at the temperature: the chance that exact SD accepts a first draft."""
+    greedy: float
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to write the same answers."""
+
+    name: str
+    temperature: float
+    tokens: int
+    tokens_per_s: float
+    """Decoding alone; the median over answers."""
+    ratio: float
+    """Of tokens per second to the target's alone: the median over answers of this run."""
+    tokens_per_round: float
+    acceptance: float | None
+    fuzzy: float | None
+    """Part of the tokens that only the threshold let stay."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    target: str
+    draft: str
+    device: str
+    dtype: str
+    threads: int
+    overlap: Overlap
+    costs: Costs
+    ways: list[Way]
+
+
+def questions() -> list[str]:
+    """What the bench asks; none of it was ever trained on."""
+    text = resources.files("fsd_chat.measure").joinpath("questions.txt").read_text("utf-8")
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def main() -> int:
+    order = msgspec.json.decode(sys.argv[1], type=Order)
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    use_physical_cores()
+    try:
+        pair = load_pair(order.pair, lambda stage, fraction: None)
+        if pair.draft is None:
+            raise ModelError("bad-request", f"{pair.name} has no draft model to measure")
+        found = bench(pair, order)
+    except ModelError as error:
+        print(f"fsd-chat: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    if order.as_json:
+        print(json.dumps(asdict(found)))
+    else:
+        show(found)
+    return 0
+
+
+def bench(pair: Pair, order: Order) -> Findings:
+    """Measure `pair`, which has a draft model."""
+    assert pair.draft is not None
+    target, draft = pair.cached()
+    assert draft is not None
+    asked = questions()
+    prompts = [_prompt(pair, one) for one in asked]
+    overlap = measure_overlap(target, draft, prompts[: order.conversations], pair, order)
+    measured = costs(target, draft, prompts[0], WIDTHS)
+    ways = []
+    for temperature in (order.temperature, 0.0):
+        ways += side_by_side(target, draft, prompts[-order.prompts :], pair, order, temperature)
+    return Findings(
+        target=pair.target.name,
+        draft=pair.draft.name,
+        device=str(pair.target.device),
+        dtype=str(pair.target.dtype).removeprefix("torch."),
+        threads=torch.get_num_threads(),
+        overlap=overlap,
+        costs=measured,
+        ways=ways,
+    )
+
+
+def _prompt(pair: Pair, question: str) -> list[int]:
+    return render(pair.target.tokenizer, [Message(role="user", content=question)], False)
+
+
+# Overlap
+
+
+def measure_overlap(
+    target: CachedModel,
+    draft: CachedModel,
+    prompts: Sequence[Sequence[int]],
+    pair: Pair,
+    order: Order,
+) -> Overlap:
+    """Let the target answer, and compare what both say after every token of the answer."""
+    sampling = Sampling(temperature=order.temperature)
+    total, same, positions = 0.0, 0, 0
+    for number, prompt in enumerate(prompts):
+        text = list(prompt)
+        rows = _answer(target, text, pair, order, seed=number)
+        draft.rollback(0)
+        said = draft.forward(torch.tensor(text[:-1], device=draft.device), rows=len(rows))
+        p, q = (
+            probabilities(filtered_logits(one, sampling), order.temperature)
+            for one in (rows, said.to(rows.device))
+        )
+        total += float(torch.minimum(p, q).sum())
+        same += int((rows.argmax(dim=-1) == said.to(rows.device).argmax(dim=-1)).sum())
+        positions += len(rows)
+    return Overlap(order.temperature, len(prompts), positions, total / positions, same / positions)
+
+
+def _answer(target: CachedModel, text: list[int], pair: Pair, order: Order, seed: int) -> Tensor:
+    """Write the target's answer onto `text`; returns its rows for every token [n, V]."""
+    start = len(text)
+    target.rollback(0)
+    sampling = Sampling(temperature=order.temperature)
+    for _ in _rounds(target, None, text, pair, Knob(rule="target-only"), sampling, seed):
+        pass
+    target.rollback(start - 1)
+    rest = torch.tensor(text[start - 1 : -1], device=target.device)
+    return target.forward(rest, rows=len(rest)).float()
+
+
+# Speed
+
+
+def side_by_side(
+    target: CachedModel,
+    draft: CachedModel,
+    prompts: Sequence[Sequence[int]],
+    pair: Pair,
+    order: Order,
+    temperature: float,
+) -> list[Way]:
+    """Every prompt in every way, one after the other, before the next prompt."""
+    knobs = {
+        "target only": Knob(rule="target-only"),
+        "exact SD": Knob(rule="exact"),
+        f"FSD, T {order.threshold:g}": Knob(rule="fsd", threshold=order.threshold),
+    }
+    taken: dict[str, list[_Taken]] = {name: [] for name in knobs}
+    sampling = Sampling(temperature=temperature)
+    for number, prompt in enumerate([prompts[0], *prompts]):
+        for name, knob in knobs.items():
+            drafter = None if knob.rule == "target-only" else draft
+            one = _timed(target, drafter, prompt, pair, knob, sampling, order, number)
+            if number:
+                # The first was for warming up.
+                taken[name].append(one)
+    alone = [one.rate for one in taken["target only"]]
+    return [_way(name, temperature, found, alone) for name, found in taken.items()]
+
+
+@dataclass(frozen=True)
+class _Taken:
+    tokens: int
+    seconds: float
+    rounds: int
+    accepted: int
+    verified: int
+    fuzzy: int
+
+    @property
+    def rate(self) -> float:
+        return self.tokens / self.seconds
+
+
+def _timed(
+    target: CachedModel,
+    draft: CachedModel | None,
+    prompt: Sequence[int],
+    pair: Pair,
+    knob: Knob,
+    sampling: Sampling,
+    order: Order,
+    seed: int,
+) -> _Taken:
+    text = list(prompt)
+    for model in (target, draft):
+        if model is not None:
+            model.rollback(0)
+            for _ in prefill(model, text[:-1], chunk=256):
+                pass
+    drafter = None if draft is None else ModelDrafter(draft)
+    rounds = accepted = verified = fuzzy = 0
+    start = time.perf_counter()
+    for round in _rounds(target, drafter, text, pair, knob, sampling, seed, order.lookahead):
+        rounds += 1
+        accepted += round.accepted
+        verified += round.verified
+        fuzzy += sum(token.origin == "fuzzy" for token in round.tokens)
+    seconds = time.perf_counter() - start
+    return _Taken(len(text) - len(prompt), seconds, rounds, accepted, verified, fuzzy)
+
+
+def _rounds(
+    target: CachedModel,
+    drafter: ModelDrafter | None,
+    text: list[int],
+    pair: Pair,
+    knob: Knob,
+    sampling: Sampling,
+    seed: int,
+    lookahead: int = 0,
+) -> Iterator[Round]:
+    """Write an answer onto `text`."""
+    for _ in prefill(target, text[:-1], chunk=256):
+        pass
+    reply = Reply(
+        knob=LiveKnob(knob),
+        sampling=sampling,
+        stopping=Stopping(pair.target.end_ids, LONGEST),
+        seed=seed,
+        lookahead=Fixed(lookahead) if lookahead else None,
+    )
+    return decode(target, drafter, text, reply)
+
+
+def _way(name: str, temperature: float, found: Sequence[_Taken], alone: Sequence[float]) -> Way:
+    tokens = sum(one.tokens for one in found)
+    verified = sum(one.verified for one in found)
+    return Way(
+        name=name,
+        temperature=temperature,
+        tokens=tokens,
+        tokens_per_s=statistics.median(one.rate for one in found),
+        ratio=statistics.median(one.rate / rate for one, rate in zip(found, alone, strict=True)),
+        tokens_per_round=tokens / sum(one.rounds for one in found),
+        acceptance=sum(one.accepted for one in found) / verified if verified else None,
+        fuzzy=sum(one.fuzzy for one in found) / tokens if verified else None,
+    )
+
+
+def show(found: Findings) -> None:
+    """Print what was found as two tables."""
+    console = Console(highlight=False)
+    overlap, measured = found.overlap, found.costs
+    console.print(
+        f"[bold]{escape(found.target)} + {escape(found.draft)}[/], {found.device}, {found.dtype}, "
+        f"{found.threads} threads\n"
+        f"overlap {overlap.overlap:.3f}, greedy agreement {overlap.greedy:.3f} at temperature "
+        f"{overlap.temperature:g} on {overlap.conversations} answers of the target "
+        f"({overlap.positions:,} tokens)\n"
+        f"one step of the draft {measured.draft_s * 1000:.1f} ms, of the target "
+        f"{measured.target_s[1] * 1000:.1f} ms: [bold]{measured.ratio:.1%}[/]"
+    )
+    reading = Table(box=None, pad_edge=False)
+    for width in measured.target_s:
+        reading.add_column(f"{width}", justify="right")
+    reading.add_row(*(f"{seconds * 1000:.1f}" for seconds in measured.target_s.values()))
+    console.print("\nThe target reading so many tokens at once, ms", reading, sep="\n")
+    table = Table(box=None, pad_edge=False)
+    for name in ("temperature", "tokens/s", "× target", "tokens/round", "accepted", "fuzzy"):
+        if name == "temperature":
+            table.add_column("way")
+        table.add_column(name, justify="right")
+    for way in found.ways:
+        shares = ("" if share is None else f"{share:.0%}" for share in (way.acceptance, way.fuzzy))
+        table.add_row(
+            way.name,
+            f"{way.temperature:g}",
+            f"{way.tokens_per_s:.1f}",
+            f"{way.ratio:.2f}",
+            f"{way.tokens_per_round:.2f}",
+            *shares,
+        )
+    console.print("\nSide by side", table, sep="\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

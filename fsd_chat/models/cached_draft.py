@@ -1,0 +1,69 @@
+"""A draft made for its target, behind the interface that the decoding loop sees."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fsd_chat.models.cached import DynamicCachedModel
+from fsd_chat.models.small_draft import SmallDraft
+
+
+class CachedDraft(DynamicCachedModel):
+    """Reads the target's features where there are any, and its own output in their stead where the
+    target has not been yet: while it drafts. What was read so is given up at the next rollback, and
+    read again with what the target had in mind; the loop need not know."""
+
+    def __init__(
+        self, draft: SmallDraft, vocabulary: int, context: int, target: DynamicCachedModel
+    ) -> None:
+        """target: keeps the levels that the draft wants; its text is what is drafted for."""
+        self._draft = draft
+        self._target = target
+        super().__init__(draft.model, vocabulary, context)
+
+    def _clear(self) -> None:
+        super()._clear()
+        self._informed = 0
+        self._output = torch.zeros(1, self._draft.hidden, device=self._draft.model.device)
+
+    def _read(self, tokens: Tensor, rows: int) -> Tensor:
+        """As the model's own, but the rows are spread over the whole vocabulary."""
+        start, count = self._length, tokens.shape[0]
+        if not self._draft.levels:
+            self._informed = start + count
+            return self._rows(self._forward(tokens, None), rows)
+        # A token stands beside what the target had in mind before it.
+        informed = min(count, max(0, self._target.length + 1 - start))
+        outputs = []
+        if informed:
+            beside = self._draft.of_target(self._features(start, start + informed))
+            outputs.append(self._forward(tokens[:informed], beside))
+            self._informed = start + informed
+        for token in tokens[informed:]:
+            outputs.append(self._forward(token[None], self._draft.of_itself(self._output)))
+        return self._rows(torch.cat(outputs), rows)
+
+    def _features(self, start: int, stop: int) -> Tensor:
+        """Beside the tokens from `start` to `stop`; nothing stands beside the first of a text."""
+        before = self._target.features(max(0, start - 1), stop - 1)
+        before = before.to(self.device)
+        return before if start else functional.pad(before, (0, 0, 0, 0, 1, 0))
+
+    def _forward(self, tokens: Tensor, beside: Tensor | None) -> Tensor:
+        """tokens [n] → outputs [n, hidden]."""
+        beside = None if beside is None else beside[None]
+        outputs = self._draft.read(tokens[None], beside, cache=self._cache, use_cache=True)[0]
+        self._output = outputs[-1:]
+        return outputs
+
+    def _rows(self, outputs: Tensor, rows: int) -> Tensor:
+        head = self._draft.head
+        return head.spread(head(outputs[-rows:]))
+
+    def rollback(self, length: int) -> None:
+        """Keep the first `length` tokens, or fewer: those that were read with the target's
+        features."""
+        super().rollback(min(length, self._informed))
+        self._informed = min(self._informed, self._length)
