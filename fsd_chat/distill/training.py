@@ -33,11 +33,17 @@ class Course:
     last: float = 0.03
     batch_tokens: int = 1024
     depth: int = 3
-    """Tokens drafted from every position."""
+    """Tokens drafted from every position, in the end."""
+    deepening: float = 0.65
+    """Part of the training in which only one is: the first token is asked for most, and costs a
+    third."""
     depth_weights: tuple[float, ...] = (1.0, 0.8, 0.6, 0.5)
     temperature: float = 0.7
     """At which the overlap is trained; the cross-entropy is at 1."""
     longest_gradient: float = 1.0
+
+    def depth_at(self, done: float) -> int:
+        return 1 if done < self.deepening else self.depth
 
     def rate_at(self, step: int, done: float) -> float:
         """done: part of the training that lies behind, 0 to 1."""
@@ -89,7 +95,11 @@ class Training:
             group["lr"] = self._course.rate_at(self.steps, done)
         with _autocast(self._device):
             steps = read_along(
-                self.draft, batch, self._course.depth, self._course.temperature, answers_only=False
+                self.draft,
+                batch,
+                self._course.depth_at(done),
+                self._course.temperature,
+                answers_only=False,
             )
             loss = self._loss(steps)
         self._optimizer.zero_grad(set_to_none=True)

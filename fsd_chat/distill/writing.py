@@ -306,6 +306,8 @@ def _read_opening(
 
 def _features(hidden_states: Sequence[Tensor], levels: Sequence[int]) -> Tensor:
     """→ [b, n, levels, hidden]"""
+    if not levels:
+        return torch.empty(*hidden_states[0].shape[:2], 0, hidden_states[0].shape[-1])
     return torch.stack([hidden_states[level] for level in levels], dim=-2).to(torch.float16).cpu()
 
 

@@ -30,6 +30,10 @@ from fsd_chat.decoding.model import CachedModel
 from fsd_chat.decoding.records import Round
 from fsd_chat.decoding.settings import Knob, LiveKnob, Sampling
 from fsd_chat.decoding.stopping import Stopping
+from fsd_chat.distill.attention import share_heads, share_no_heads
+from fsd_chat.distill.memory import rows_that_fit
+from fsd_chat.distill.turns import turns_of
+from fsd_chat.distill.writing import Style, Writer
 from fsd_chat.engine.hardware import use_physical_cores
 from fsd_chat.engine.messages import LoadPair, Message
 from fsd_chat.measure.cost import Costs, costs
@@ -132,7 +136,7 @@ def bench(pair: Pair, order: Order) -> Findings:
     assert draft is not None
     asked = questions()
     prompts = [_prompt(pair, one) for one in asked]
-    overlap = measure_overlap(target, draft, prompts[: order.conversations], pair, order)
+    overlap = measure_overlap(target, draft, asked[: order.conversations], pair, order)
     measured = costs(target, draft, prompts[0], WIDTHS)
     ways = []
     for temperature in (order.temperature, 0.0):
@@ -157,40 +161,42 @@ def _prompt(pair: Pair, question: str) -> list[int]:
 
 
 def measure_overlap(
-    target: CachedModel,
-    draft: CachedModel,
-    prompts: Sequence[Sequence[int]],
-    pair: Pair,
-    order: Order,
+    target: CachedModel, draft: CachedModel, asked: Sequence[str], pair: Pair, order: Order
 ) -> Overlap:
     """Let the target answer, and compare what both say after every token of the answer."""
     sampling = Sampling(temperature=order.temperature)
     total, same, positions = 0.0, 0, 0
-    for number, prompt in enumerate(prompts):
-        text = list(prompt)
-        rows = _answer(target, text, pair, order, seed=number)
-        draft.rollback(0)
-        said = draft.forward(torch.tensor(text[:-1], device=draft.device), rows=len(rows))
+    answers = _answers(asked, pair, order)
+    for text, count in answers:
+        for model in (target, draft):
+            model.rollback(0)
+        rows = target.forward(text.to(target.device), rows=count)
+        said = draft.forward(text.to(draft.device), rows=count).to(rows.device)
         p, q = (
-            probabilities(filtered_logits(one, sampling), order.temperature)
-            for one in (rows, said.to(rows.device))
+            probabilities(filtered_logits(one, sampling), order.temperature) for one in (rows, said)
         )
         total += float(torch.minimum(p, q).sum())
-        same += int((rows.argmax(dim=-1) == said.to(rows.device).argmax(dim=-1)).sum())
-        positions += len(rows)
-    return Overlap(order.temperature, len(prompts), positions, total / positions, same / positions)
+        same += int((rows.argmax(dim=-1) == said.argmax(dim=-1)).sum())
+        positions += count
+    return Overlap(order.temperature, len(answers), positions, total / positions, same / positions)
 
 
-def _answer(target: CachedModel, text: list[int], pair: Pair, order: Order, seed: int) -> Tensor:
-    """Write the target's answer onto `text`; returns its rows for every token [n, V]."""
-    start = len(text)
-    target.rollback(0)
-    sampling = Sampling(temperature=order.temperature)
-    for _ in _rounds(target, None, text, pair, Knob(rule="target-only"), sampling, seed):
-        pass
-    target.rollback(start - 1)
-    rest = torch.tensor(text[start - 1 : -1], device=target.device)
-    return target.forward(rest, rows=len(rest)).float()
+def _answers(asked: Sequence[str], pair: Pair, order: Order) -> list[tuple[Tensor, int]]:
+    """The target's answers, all at once: each text up to its last token but one [n], and how many
+    of the answer's tokens follow its last ones."""
+    loaded = pair.target
+    turns = turns_of(loaded.tokenizer, loaded.name, loaded.end_ids)
+    ids = [loaded.tokenizer(one, add_special_tokens=False).input_ids for one in asked]
+    style = Style(
+        temperatures=(order.temperature,), answer_tokens=LONGEST, turns=(1,), question_tokens=64
+    )
+    batch = min(len(ids), rows_that_fit(loaded, style, None))
+    share_heads(loaded.model)
+    try:
+        written = Writer(loaded.model, turns, (), style, batch, 0, iter(ids))
+        return [(one.tokens.long(), int((one.written == 2).sum())) for one in written]
+    finally:
+        share_no_heads(loaded.model)
 
 
 # Speed

@@ -1,0 +1,110 @@
+"""`fsd-chat bench` says of a pair what can be worked out of it otherwise."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from distill.conftest import save_target
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from fsd_chat.engine.messages import LoadPair, ModelSource
+from fsd_chat.measure.bench import Order, bench, questions
+from fsd_chat.measure.cost import Costs, tokens_per_round
+from fsd_chat.models.pair import load_pair
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_target(tmp_path_factory.mktemp("bench") / "target")
+
+
+@pytest.fixture(scope="module")
+def draft(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The target, a little off."""
+    folder = tmp_path_factory.mktemp("bench") / "draft"
+    model = AutoModelForCausalLM.from_pretrained(target)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.02 * weight.std().nan_to_num(0) * torch.randn_like(weight))
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(target).save_pretrained(folder)
+    return folder
+
+
+def order(target: Path, draft: Path) -> Order:
+    sources = [
+        ModelSource(location=str(one), device="cpu", dtype="float32") for one in (target, draft)
+    ]
+    pair = LoadPair(name="tiny", target=sources[0], draft=sources[1])
+    return Order(pair=pair, conversations=6, prompts=4, threshold=0.7)
+
+
+def test_a_draft_that_is_nearly_the_target(target: Path, draft: Path) -> None:
+    asked = order(target, draft)
+    found = bench(load_pair(asked.pair, lambda stage, done: None), asked)
+    assert found.overlap.conversations == 6
+    assert 0.7 < found.overlap.overlap < 1
+    assert 0.7 < found.overlap.greedy < 1
+    ways = {(way.name, way.temperature): way for way in found.ways}
+    assert len(ways) == 6
+    for temperature in (0.7, 0.0):
+        alone, exact, fuzzy = (
+            ways[name, temperature] for name in ("target only", "exact SD", "FSD, T 0.7")
+        )
+        assert (alone.tokens_per_round, alone.ratio, alone.acceptance) == (1, 1, None)
+        assert 1.5 < exact.tokens_per_round < 3
+        # Twice the draft, and the bonus; an answer may end within a round.
+        assert exact.tokens_per_round < fuzzy.tokens_per_round <= 3
+        assert fuzzy.acceptance == 1
+        assert exact.fuzzy == 0
+        assert fuzzy.fuzzy is not None
+        assert fuzzy.fuzzy > 0
+    # At temperature 0 exact SD says what the target says.
+    assert ways["target only", 0.0].tokens == ways["exact SD", 0.0].tokens
+
+
+def test_a_draft_that_is_the_target_agrees_always(target: Path) -> None:
+    asked = order(target, target)
+    found = bench(load_pair(asked.pair, lambda stage, done: None), asked)
+    assert found.overlap.overlap == pytest.approx(1, abs=1e-4)
+    assert found.overlap.greedy == 1
+
+
+def test_the_command_prints_tables_or_one_json_object(target: Path, draft: Path) -> None:
+    command = [sys.executable, "-m", "fsd_chat", "bench", "--target", str(target)]
+    command += ["--draft", str(draft), "--conversations", "2", "--prompts", "1"]
+    ended = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    assert found["overlap"]["conversations"] == 2
+    assert found["costs"]["target_s"].keys() >= {"1", "3"}
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    for said in ("overlap 0.", "one step of the draft", "target only", "exact SD", "FSD, T 0.1"):
+        assert said in ended.stdout
+
+
+def test_a_pair_without_a_draft_model_is_one_line(target: Path) -> None:
+    command = [sys.executable, "-m", "fsd_chat", "bench", "--target", str(target)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 1
+    assert "has no draft model to measure" in ended.stderr
+
+
+def test_there_are_enough_questions_and_none_twice() -> None:
+    asked = questions()
+    assert len(asked) == len(set(asked)) >= 200
+
+
+def test_what_costs_predict() -> None:
+    """Leviathan et al., section 3.3: γ = 2, α = 1/2, c = 1/10."""
+    assert tokens_per_round([0.5, 0.5]) == 1.75
+    costs = Costs(draft_s=0.1, target_s={1: 1.0, 3: 1.0})
+    assert costs.ratio == pytest.approx(0.1)
+    assert costs.speed_up([0.5, 0.5]) == pytest.approx(1.75 / 1.2)
