@@ -22,8 +22,8 @@ ROWS_HELD = 5
 """Rows over the head's ids that a position's losses keep for the way back, in float32."""
 
 
-def check_memory(loaded: LoadedModel, layers: Sequence[int], head: int, course: Course) -> None:
-    """Raises ModelError where training cannot fit beside the target."""
+def check_memory(loaded: LoadedModel, layers: Sequence[int], head: int, course: Course) -> float:
+    """Bytes that training takes, the target among them. Raises ModelError where there are less."""
     model = loaded.model
     hidden = model.config.get_text_config().hidden_size
     target = _bytes(model)
@@ -41,6 +41,7 @@ def check_memory(loaded: LoadedModel, layers: Sequence[int], head: int, course: 
             f"draft and its optimiser, {losses / 1e9:.1f} for a step) and {loaded.device} has "
             f"{room / 1e9:.1f} GB; choose fewer --layers, a smaller --head or another --device",
         )
+    return need
 
 
 def rows_that_fit(loaded: LoadedModel, style: Style, wanted: int | None) -> int:

@@ -74,7 +74,8 @@ class Distillation:
         self._recorded = feature_levels(text.num_hidden_layers)
         self._style = self._fitting_style()
         self._course = Course()
-        check_memory(loaded, self._layers, self._head_size, self._course)
+        need = check_memory(loaded, self._layers, self._head_size, self._course)
+        show.say(f"training needs about {need / 1e9:.1f} GB of memory")
         check_head(loaded.model)
         self._state: State = self._place.begin(recipe)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -111,10 +112,10 @@ def test_it_goes_on_where_it_was_interrupted(
     kept = Shelf(out / WORK / "conversations").files
     if number == signal.SIGKILL:
         # The command and the process that does the work, as a machine that goes down would.
-        subprocess.run(["pkill", "-KILL", "-s", str(process.pid)], check=True)
+        os.killpg(process.pid, signal.SIGKILL)
         process.wait(timeout=30)
     else:
-        subprocess.run(["pkill", "-INT", "-s", str(process.pid)], check=True)
+        os.killpg(process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=60)
         assert process.returncode == 130
         assert "everything is kept" in said

@@ -5,11 +5,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from fsd_chat.distill.student import begin, save_draft
 from fsd_chat.engine.failures import EngineError
 from fsd_chat.engine.inbox import ReplyControl
 from fsd_chat.engine.messages import (
     Event,
+    Knob,
     Prefill,
     Sampling,
 )
@@ -164,3 +167,43 @@ def test_a_target_that_gives_no_numbers_is_a_failure_of_its_own_kind(
             say(session, "hi")
         assert failure.value.kind == "non-finite"
         assert session.caches.target.length == 0
+
+
+@pytest.fixture
+def made_for_it(random_pair: tuple[Path, Path], tmp_path: Path) -> Path:
+    """A draft that reads the random target's hidden states."""
+    target = AutoModelForCausalLM.from_pretrained(random_pair[0], dtype=torch.float32)
+    draft = begin(target, (0, 1), (1, 2), None)
+    torch.manual_seed(6)
+    assert draft.fuse is not None
+    assert draft.carry is not None
+    for connection in (draft.fuse, draft.carry):
+        torch.nn.init.normal_(connection.weight, std=0.003)
+    save_draft(
+        draft, AutoTokenizer.from_pretrained(random_pair[0]), "target", tmp_path, torch.float32
+    )
+    return tmp_path
+
+
+def test_a_draft_made_for_its_target_says_in_a_second_turn_what_it_would_say_afresh(
+    pair: OpenPair, say: type[Reply], random_pair: tuple[Path, Path], made_for_it: Path
+) -> None:
+    """Whatever was said, stopped, unsaid or only written by the target in between."""
+    sampling = Sampling(temperature=0.7, max_tokens=14, seed=3)
+    lengths = (3, 1, 2) * 14
+    session = pair(random_pair[0], made_for_it)
+    first = say(session, "one", sampling=sampling, draft_lengths=lengths)
+    assert "accepted" in first.origins
+    say(session, "two", sampling=sampling, after=(2, stop))
+    say(session, "one", first.text, "more", sampling=sampling, knob=Knob(rule="target-only"))
+    turns = ("one", first.text, "more", "yes", "and?")
+    again = say(session, *turns, sampling=sampling, draft_lengths=lengths)
+    assert again.started.cached_tokens > 10
+    afresh = say(
+        pair(random_pair[0], made_for_it), *turns, sampling=sampling, draft_lengths=lengths
+    )
+    assert again.tokens == afresh.tokens
+    for ours, theirs in zip(again.rounds, afresh.rounds, strict=True):
+        for one, other in zip(ours.tokens, theirs.tokens, strict=True):
+            assert one.origin == other.origin
+            assert one.draft_probability == pytest.approx(other.draft_probability, rel=1e-3)
