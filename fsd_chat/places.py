@@ -8,8 +8,9 @@ from pathlib import Path
 import platformdirs
 
 APP = "fsd-chat"
-EMBEDDED = "smol-v1"
-"""Folder of the converted embedded pair; renamed when the conversion changes what it writes."""
+EMBEDDED = "smol-v2"
+"""Folder of the converted embedded pair; renamed when what it holds changes: the conversion, or
+the draft."""
 
 
 def config_path() -> Path:

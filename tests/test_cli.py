@@ -166,7 +166,7 @@ def test_the_pair_comes_from_the_catalogue_with_its_own_knob() -> None:
     asked = request({})
     assert asked.pair.name == "smol"
     assert asked.pair.draft == ModelSource(location="smol-draft")
-    assert asked.knob.lookahead == "4"
+    assert asked.knob.lookahead == "2"
 
 
 def test_a_target_without_a_draft_is_alone_and_takes_no_pairs_knob() -> None:

@@ -14,14 +14,17 @@ from typing import Any
 import torch
 from gguf import GGUFReader
 from gguf.quants import dequantize
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
+
+from fsd_chat.models.small_draft import PARTS
 
 Progress = Callable[[str, float | None], None]
 Weights = dict[str, Tensor]
 
-LAYERS_LEFT_OUT = (4, 5, 17)
-"""The draft is the target without these, until a trained one ships. Of all layers they matter
-least: the overlap with the target is 0.70."""
+DRAFT = Path(__file__).with_name("smol_draft.safetensors")
+"""What the embedded draft does not share with its target; `fsd_chat.distill.ship` writes it."""
 SHAPE: dict[str, Any] = {
     "vocab_size": 49152,
     "hidden_size": 576,
@@ -65,7 +68,7 @@ def convert(gguf: Path, made: Path, progress: Progress) -> None:
     progress("writing the target", 0.9)
     _save(weights, tokenizer, made / "target")
     progress("writing the draft", 0.95)
-    _save(without_layers(weights, LAYERS_LEFT_OUT), tokenizer, made / "draft")
+    put_together(weights, tokenizer, made / "draft")
     progress("the embedded model is ready", 1.0)
 
 
@@ -91,18 +94,18 @@ def _halves_apart(values: Tensor, heads: int) -> Tensor:
     return pairs.transpose(1, 2).reshape(rows, columns)
 
 
-def without_layers(weights: Weights, left_out: tuple[int, ...]) -> Weights:
-    """The same weights less some layers, the others numbered anew."""
-    kept: Weights = {}
-    for name, values in weights.items():
-        if layer := LAYER.match(name):
-            old = int(layer[1])
-            if old in left_out:
-                continue
-            new = old - sum(one < old for one in left_out)
-            name = f"{name[: layer.start(1)]}{new}{name[layer.end(1) :]}"
-        kept[name] = values
-    return kept
+def put_together(target: Weights, tokenizer: Any, folder: Path) -> None:
+    """Write the draft: its own weights as they are shipped, and what it shares with the target."""
+    with safe_open(DRAFT, framework="pt") as shipped:
+        about = shipped.metadata()
+        own = {name: shipped.get_tensor(name) for name in shipped.keys()}  # noqa: SIM118
+    shared = {
+        name: values for name, values in target.items() if not name.startswith("model.layers")
+    }
+    model = {name: values for name, values in own.items() if name.startswith("model.")}
+    _save({**shared, **model}, tokenizer, folder)
+    parts = {name: values for name, values in own.items() if name not in model}
+    save_file(parts, folder / PARTS, about)
 
 
 def _save(weights: Weights, tokenizer: Any, folder: Path) -> None:

@@ -31,7 +31,7 @@ GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 ROOM = 800_000_000
 """Bytes of disk that fetching and converting take at most."""
-PARTS = ("config.json", "tokenizer.json", "model.safetensors")
+FILES = ("config.json", "tokenizer.json", "model.safetensors")
 
 
 def embedded_folder(which: str, progress: Progress) -> Path:
@@ -51,7 +51,7 @@ def embedded_folder(which: str, progress: Progress) -> Path:
 
 
 def _is_whole(home: Path) -> bool:
-    return all((home / which / part).is_file() for which in ("target", "draft") for part in PARTS)
+    return all((home / which / file).is_file() for which in ("target", "draft") for file in FILES)
 
 
 def _cannot_be_kept(home: Path, reason: str) -> ModelError:

@@ -41,9 +41,8 @@ PROMPTS = (
 
 
 def reply_to(pair: Pair, prompt: list[int], knob: Knob, sampling: Sampling) -> list[Round]:
-    assert pair.draft is not None
-    target = DynamicCachedModel(pair.target.model, pair.vocabulary, pair.context)
-    draft = DynamicCachedModel(pair.draft.model, pair.vocabulary, pair.draft.context)
+    target, draft = pair.cached()
+    assert draft is not None
     committed = list(prompt)
     for model in (target, draft):
         for _ in prefill(model, prompt[:-1]):

@@ -65,8 +65,6 @@ def test_a_draft_that_is_nearly_the_target(target: Path, draft: Path) -> None:
         assert exact.fuzzy == 0
         assert fuzzy.fuzzy is not None
         assert fuzzy.fuzzy > 0
-    # At temperature 0 exact SD says what the target says.
-    assert ways["target only", 0.0].tokens == ways["exact SD", 0.0].tokens
 
 
 def test_a_draft_that_is_the_target_agrees_always(target: Path) -> None:

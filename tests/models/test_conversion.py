@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from models.conftest import GGUF_LAYERS, GGUF_SHAPE
+from models.conftest import GGUF_LAYERS, GGUF_SHAPE, write_shipped_draft
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from fsd_chat.models import conversion
-from fsd_chat.models.conversion import convert, read_weights, without_layers
+from fsd_chat.models.conversion import convert, read_weights
+from fsd_chat.models.small_draft import load_parts
 
 
 def quiet(stage: str, fraction: float | None) -> None:
@@ -22,6 +24,7 @@ def converted(tiny_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(conversion, "SHAPE", GGUF_SHAPE)
     monkeypatch.setattr(conversion, "TOKENS", {"eos_token_id": 256, "bos_token_id": None})
     monkeypatch.setattr(conversion, "HEADS", {"attn_q": 4, "attn_k": 2})
+    monkeypatch.setattr(conversion, "DRAFT", write_shipped_draft(tmp_path / "shipped.safetensors"))
     convert(tiny_gguf, tmp_path / "made", quiet)
     return tmp_path / "made"
 
@@ -49,17 +52,27 @@ def test_the_target_says_what_the_file_says(converted: Path, tiny_gguf: Path) ->
     assert ours.generation_config.eos_token_id == 256
 
 
-def test_the_draft_is_the_target_without_the_layers_that_matter_least(converted: Path) -> None:
-    target, draft = (
+def test_the_draft_is_what_is_shipped_with_what_it_shares_with_the_target(
+    converted: Path, tmp_path: Path
+) -> None:
+    target, model = (
         AutoModelForCausalLM.from_pretrained(converted / name) for name in ("target", "draft")
     )
-    kept = [target.model.layers[layer] for layer in (0, 1, 2, 3)]
+    shipped = load_file(tmp_path / "shipped.safetensors")
     assert len(target.model.layers) == GGUF_LAYERS
-    assert len(draft.model.layers) == draft.config.num_hidden_layers == len(kept)
-    for ours, theirs in zip(draft.model.layers, kept, strict=True):
-        for name, weight in ours.state_dict().items():
-            assert torch.equal(weight, theirs.state_dict()[name])
-    assert torch.equal(draft.lm_head.weight, target.model.embed_tokens.weight)
+    assert len(model.model.layers) == model.config.num_hidden_layers == 2
+    own = model.state_dict()
+    for name, weight in shipped.items():
+        if name.startswith("model."):
+            assert torch.equal(own[name], weight), name
+    assert torch.equal(model.lm_head.weight, target.model.embed_tokens.weight)
+    draft = load_parts(model, converted / "draft")
+    assert draft is not None
+    assert draft.fuse is not None
+    assert draft.levels == (2, 4, 6)
+    assert torch.equal(draft.fuse.weight, shipped["fuse.weight"])
+    assert draft.head.vocabulary is not None
+    assert draft.head.vocabulary.tolist() == list(range(0, 261, 2))
 
 
 def test_weights_are_kept_once_and_in_half_the_space(converted: Path) -> None:
@@ -79,12 +92,3 @@ def test_both_folders_hold_the_tokenizer_and_its_template(converted: Path) -> No
         assert ids[0] == 257
         assert tokenizer.decode(ids) == text
         assert tokenizer.eos_token == "<|end|>"
-
-
-def test_the_layers_that_stay_are_numbered_anew() -> None:
-    weights = {f"model.layers.{i}.mlp": torch.tensor(i) for i in range(12)}
-    weights["model.norm"] = torch.tensor(-1)
-    kept = without_layers(weights, (0, 4, 11))
-    names = ["model.norm", *(f"model.layers.{i}.mlp" for i in range(9))]
-    assert sorted(kept) == sorted(names)
-    assert [int(kept[f"model.layers.{i}.mlp"]) for i in range(9)] == [1, 2, 3, 5, 6, 7, 8, 9, 10]

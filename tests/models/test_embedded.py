@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from models.conftest import GGUF_SHAPE
+from models.conftest import GGUF_SHAPE, write_shipped_draft
 
 from fsd_chat.engine.messages import LoadPair, ModelSource
 from fsd_chat.models import conversion, embedded
@@ -59,7 +59,9 @@ def offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Offer:
 
 
 @pytest.fixture
-def tiny_pair(tiny_gguf: Path, offer: Offer, monkeypatch: pytest.MonkeyPatch) -> None:
+def tiny_pair(
+    tiny_gguf: Path, offer: Offer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file of a thousandth of the size, that passes for the embedded one."""
     content = tiny_gguf.read_bytes()
     offer(content)
@@ -67,6 +69,7 @@ def tiny_pair(tiny_gguf: Path, offer: Offer, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(conversion, "SHAPE", GGUF_SHAPE)
     monkeypatch.setattr(conversion, "TOKENS", {"eos_token_id": 256})
     monkeypatch.setattr(conversion, "HEADS", {"attn_q": 4, "attn_k": 2})
+    monkeypatch.setattr(conversion, "DRAFT", write_shipped_draft(tmp_path / "shipped.safetensors"))
 
 
 def quiet(stage: str, fraction: float | None) -> None:
@@ -97,7 +100,8 @@ def test_the_pair_is_made_from_the_wheel_and_loads(tiny_pair: None, own_cache: P
     assert pair.draft is not None
     assert (pair.target.name, pair.draft.name) == ("smol", "smol-draft")
     assert len(pair.target.model.model.layers) == 6
-    assert len(pair.draft.model.model.layers) == 4
+    assert len(pair.draft.model.model.layers) == 2
+    assert pair.draft.small is not None
     assert pair.target.end_ids == {256}
     fractions = [fraction for _, fraction in told if fraction is not None]
     assert fractions == sorted(fractions)
