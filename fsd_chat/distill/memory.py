@@ -31,7 +31,7 @@ def check_memory(loaded: LoadedModel, layers: Sequence[int], head: int, course: 
     layer = sum(p.numel() for name, p in model.named_parameters() if ".layers." in name) / total
     draft = COPIES * (layer * len(layers) + 4 * hidden**2) + 4 * hidden * head * 2
     losses = 4.0 * ROWS_HELD * course.depth * course.batch_tokens * head
-    need = target + draft + losses
+    need: float = target + draft + losses
     room = memory_of(loaded.device)
     if room is not None and need > room:
         raise ModelError(
