@@ -131,14 +131,16 @@ class Training:
     def load(self, place: Path) -> None:
         """Go on from what `save` wrote."""
         with safe_open(place, framework="pt", device=str(self._device)) as stored:
-            about = stored.metadata()
+            about, names = stored.metadata(), set(stored.keys())
             for i, one in enumerate(self._parameters):
                 with torch.no_grad():
                     one.copy_(stored.get_tensor(f"{i}.value"))
-                self._optimizer.state[one] = {
-                    key: stored.get_tensor(f"{i}.{key}")
-                    for key in ("step", "exp_avg", "exp_avg_sq")
-                }
+                # A weight that only deeper drafting uses has no moments before that begins.
+                if f"{i}.step" in names:
+                    self._optimizer.state[one] = {
+                        key: stored.get_tensor(f"{i}.{key}")
+                        for key in ("step", "exp_avg", "exp_avg_sq")
+                    }
         self.steps, self.tokens = int(about["steps"]), int(about["tokens"])
         self._batches = self._in_order()
 
