@@ -18,9 +18,9 @@ from fsd_chat.models.template import render
 
 OVERLAP = 0.3
 """At the least, on the text below."""
-PERPLEXITY = 1000.0
-"""Under the target, at the most, of a reply in which every draft stays; ids drawn blindly would
-have one of millions."""
+PERPLEXITY = 120.0
+"""Under the target, at the most, of replies in which every draft stays; measured: 32. Word salad
+has hundreds, ids drawn blindly millions."""
 QUESTIONS = (
     "Give me a recipe for pancakes.",
     "Why is the sky blue?",
