@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, overload
@@ -68,9 +68,16 @@ class Shelf:
     def _write(self, conversations: Sequence[Conversation], place: Path) -> None:
         tensors = {part: torch.cat([getattr(one, part) for one in conversations]) for part in PARTS}
         tensors["lengths"] = torch.tensor([len(one.tokens) for one in conversations])
-        unfinished = place.with_suffix(".writing")
-        save_file(tensors, unfinished)
-        unfinished.replace(place)
+        save_whole(tensors, place)
+
+
+def save_whole(
+    tensors: dict[str, Tensor], place: Path, about: dict[str, str] | None = None
+) -> None:
+    """Write a file that is there whole or not at all. Raises OSError and SafetensorError."""
+    unfinished = place.with_suffix(".writing")
+    save_file(tensors, unfinished, about)
+    unfinished.replace(place)
 
 
 @dataclass(frozen=True)
@@ -93,7 +100,7 @@ class Stored(Sequence[Conversation]):
             for length in file.get_tensor("lengths").tolist():
                 place = _Place(number, start, start := start + length)
                 inside = slice(place.start, place.stop)
-                if held_out in (None, is_held_out(tokens[inside], written[inside])):
+                if held_out is None or held_out == is_held_out(tokens[inside], written[inside]):
                     self._places.append(place)
 
     def __len__(self) -> int:
@@ -103,6 +110,12 @@ class Stored(Sequence[Conversation]):
     def lengths(self) -> list[int]:
         """Tokens of each."""
         return [place.stop - place.start for place in self._places]
+
+    def tokens(self) -> Iterator[Tensor]:
+        """The tokens of each; what was recorded beside them, a thousand times as much, stays
+        where it is."""
+        for place in self._places:
+            yield self._files[place.file].get_slice("tokens")[place.start : place.stop]
 
     def first(self, count: int) -> Stored:
         """A few of them."""

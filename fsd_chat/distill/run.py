@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
-from torch.nn.utils import parameters_to_vector
 
 from fsd_chat.distill.attention import share_heads, share_no_heads
 from fsd_chat.distill.card import Findings, card
@@ -18,8 +17,15 @@ from fsd_chat.distill.display import Display, duration
 from fsd_chat.distill.memory import check_memory, rows_that_fit
 from fsd_chat.distill.prompts import read_prompts
 from fsd_chat.distill.recipe import Recipe, State, Workplace
-from fsd_chat.distill.records import Conversation, Shelf, Stored
-from fsd_chat.distill.student import begin, check_head, chosen_layers, feature_levels, save_draft
+from fsd_chat.distill.records import Conversation, Shelf, Stored, save_whole
+from fsd_chat.distill.student import (
+    begin,
+    check_head,
+    chosen_layers,
+    feature_levels,
+    save_draft,
+    trainable,
+)
 from fsd_chat.distill.training import Course, HeldOut, Training, held_out
 from fsd_chat.distill.turns import Turns, turns_of
 from fsd_chat.distill.writing import Style, Writer
@@ -86,11 +92,8 @@ class Distillation:
         room = self._loaded.context - around
         if room >= style.question_tokens + style.answer_tokens:
             two = 2 * (style.question_tokens + style.answer_tokens) + around
-            return (
-                style
-                if two + len(self._turns.to_user) + around < self._loaded.context
-                else (Style(turns=(1,)))
-            )
+            two_fit = two + len(self._turns.to_user) + around < self._loaded.context
+            return style if two_fit else Style(turns=(1,))
         if room < 16:
             raise ModelError(
                 "context",
@@ -120,7 +123,7 @@ class Distillation:
 
     def _write(self) -> None:
         recipe, state, shelf = self._recipe, self._state, Shelf(self._place.conversations)
-        state.tokens = sum(Stored(shelf.files).lengths) if shelf.files else 0
+        state.tokens = sum(Stored(shelf.files).lengths)
         if self._written_enough():
             return
         batch = rows_that_fit(self._loaded, self._style, recipe.batch)
@@ -210,15 +213,13 @@ class Distillation:
         if not place.exists():
             stored = Stored(Shelf(self._place.conversations).files, held_out=False)
             counts: Counter[int] = Counter()
-            for one in stored:
-                counts.update(one.tokens.tolist())
+            for tokens in stored.tokens():
+                counts.update(tokens.tolist())
             turns = self._turns
             first = [*turns.end_ids, *turns.opening, *turns.to_assistant, *turns.to_user]
             often = [id for id, _ in counts.most_common()]
             ids = list(dict.fromkeys([*first, *often, *range(rows)]))[: self._head_size]
-            unfinished = place.with_suffix(".writing")
-            save_file({"vocabulary": torch.tensor(sorted(ids))}, unfinished)
-            unfinished.replace(place)
+            save_whole({"vocabulary": torch.tensor(sorted(ids))}, place)
         return load_file(place)["vocabulary"].to(self._loaded.device)
 
     def _train(self, draft: SmallDraft) -> Training:
@@ -271,13 +272,13 @@ class Distillation:
         recipe = self._recipe
         if recipe.hours is not None:
             return self._state.training_s / (recipe.hours * 3600 * (1 - WRITING_SHARE))
-        return training.tokens / (recipe.passes * sum(training.lengths))
+        return training.tokens / (recipe.passes * training.pass_tokens)
 
     def _left(self, training: Training, rate: float) -> float:
         recipe = self._recipe
         if recipe.hours is not None:
             return recipe.hours * 3600 * (1 - WRITING_SHARE) - self._state.training_s
-        return (recipe.passes * sum(training.lengths) - training.tokens) / max(rate, 1e-3)
+        return (recipe.passes * training.pass_tokens - training.tokens) / max(rate, 1e-3)
 
     def _keep(self, training: Training) -> None:
         training.save(self._place.checkpoint)
@@ -308,7 +309,7 @@ class Distillation:
             layers=self._layers,
             levels=draft.levels,
             head_ids=len(draft.head.weight),
-            parameters=len(parameters_to_vector(p for p in draft.parameters() if p.requires_grad)),
+            parameters=sum(one.numel() for one in trainable(draft)),
             conversations=len(Stored(Shelf(self._place.conversations).files)),
             loss=training.loss,
             temperature=TEMPERATURE,

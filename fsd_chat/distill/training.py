@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from fsd_chat.distill.batches import MADE_UP_WEIGHT, Batch, batches
 from fsd_chat.distill.reading import Step, read_along
-from fsd_chat.distill.records import Stored
+from fsd_chat.distill.records import Stored, save_whole
 from fsd_chat.distill.student import trainable
+from fsd_chat.models.hardware import choose_dtype
 from fsd_chat.models.small_draft import SmallDraft
 
 
@@ -65,6 +65,8 @@ class Training:
         self.draft = draft
         self.steps = 0
         self.tokens = 0
+        self.pass_tokens = sum(conversations.lengths)
+        """Of one pass over all conversations."""
         self.loss = math.nan
         """Of the last step."""
         self._course = course
@@ -76,11 +78,6 @@ class Training:
             self._parameters, lr=course.rate, betas=(0.9, 0.95), weight_decay=0.01
         )
         self._batches = self._in_order()
-
-    @property
-    def lengths(self) -> list[int]:
-        """Tokens of each conversation."""
-        return self._conversations.lengths
 
     def _in_order(self) -> Iterator[Batch]:
         while True:
@@ -124,9 +121,7 @@ class Training:
         for i, one in enumerate(self._parameters):
             tensors[f"{i}.value"] = one.detach()
             tensors |= {f"{i}.{key}": held for key, held in self._optimizer.state[one].items()}
-        unfinished = place.with_suffix(".writing")
-        save_file(tensors, unfinished, {"steps": str(self.steps), "tokens": str(self.tokens)})
-        unfinished.replace(place)
+        save_whole(tensors, place, {"steps": str(self.steps), "tokens": str(self.tokens)})
 
     def load(self, place: Path) -> None:
         """Go on from what `save` wrote."""
@@ -196,8 +191,6 @@ def held_out(
 
 def _autocast(device: torch.device) -> AbstractContextManager[Any]:
     """bfloat16 where the hardware computes in it."""
-    from fsd_chat.models.hardware import choose_dtype
-
     dtype = choose_dtype(None, device, "")
     if dtype == torch.float32:
         return nullcontext()
