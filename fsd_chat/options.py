@@ -93,6 +93,9 @@ def _add_distill(to: Parser) -> None:
         action="store_true",
         help="a draft that any program can use, since it does not read the target's hidden states",
     )
+    to.add_argument(
+        "--start", metavar="DRAFT", help="an earlier draft of this target to begin as: a folder"
+    )
     to.add_argument("--head", type=int, metavar="N", help="ids that its head knows; 0 for all")
     to.add_argument("--passes", type=int, metavar="N", help="over the tokens, with --tokens")
     to.add_argument("--batch", type=int, metavar="N", help="conversations written at once")

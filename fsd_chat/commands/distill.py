@@ -20,13 +20,15 @@ def distill(given: Mapping[str, Any]) -> int:
     _check(given)
     names = ("tokens", "layers", "head", "passes", "batch", "seed", "device", "dtype")
     recipe = {name: given[name] for name in (*names, "trust_remote_code") if name in given}
-    recipe |= {"target": given["target"], "out": str(given["out"].absolute())}
+    recipe["out"] = str(given["out"].absolute())
     if "tokens" not in given:
         recipe["hours"] = given.get("hours", HOURS)
     if "prompts" in given:
         recipe["prompts"] = str(given["prompts"].absolute())
-    if Path(given["target"]).exists():
-        recipe["target"] = str(Path(given["target"]).absolute())
+    for name in ("target", "start"):
+        if name in given:
+            here = Path(given[name])
+            recipe[name] = str(here.absolute()) if here.exists() else given[name]
     recipe["features"] = "no_features" not in given
     order = json.dumps({"recipe": recipe, "further": "further" in given})
     return run_module("fsd_chat.distill", order)

@@ -22,7 +22,7 @@ def filtered_logits(logits: Tensor, sampling: Sampling) -> Tensor:
     kept = logits.float()
     if sampling.temperature not in (0.0, 1.0):
         # Below the largest, which becomes 0: no temperature is so low that a logit overflows.
-        kept = (kept - kept.amax(dim=-1, keepdim=True)) / sampling.temperature
+        kept = (kept - kept.amax(dim=-1, keepdim=True)).div_(sampling.temperature)
     if 0 < sampling.top_k < kept.shape[-1]:
         least = kept.topk(sampling.top_k, dim=-1).values[:, -1:]
         kept = kept.masked_fill(kept < least, -torch.inf)
@@ -64,11 +64,18 @@ def point_masses(tokens: Tensor, vocabulary: int) -> Tensor:
 def sample(weights: Tensor, generator: torch.Generator) -> Tensor:
     """Non-negative weights [n, V], not all zero in a row → one token per row [n].
 
-    The largest of weight / exponential noise falls on each token in proportion to its weight, and
-    finding it needs no word from the device.
+    By the inverse of the distribution function, in float64: a row of 150,000 sums exactly enough,
+    a row takes one random number instead of one for every id, and no word comes from the device.
     """
-    noise = torch.empty_like(weights).exponential_(generator=generator)
-    return (weights / noise.clamp_min(torch.finfo(weights.dtype).tiny)).argmax(dim=-1)
+    below = weights.cumsum(dim=-1, dtype=torch.float64)
+    total = below[:, -1:].contiguous()
+    shape = (weights.shape[0], 1)
+    u = torch.rand(shape, dtype=torch.float64, device=weights.device, generator=generator)
+    found = torch.searchsorted(below, u * total, right=True)
+    # u times the total may round up to the total, which lies behind the last token with any weight.
+    last = torch.searchsorted(below, total)
+    # A row with NaN in it, whose token nobody will keep, must still give an id that there is.
+    return torch.minimum(found, last)[:, 0].clamp_max(weights.shape[-1] - 1)
 
 
 def are_distributions(logits: Tensor) -> Tensor:

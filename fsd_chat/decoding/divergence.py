@@ -68,6 +68,7 @@ WHOLE_ROW: dict[str, Divergence] = {
     "tv": tv,
     "js-as-released": js_as_released,
 }
+NAMES = tuple(WHOLE_ROW)
 LARGEST: dict[str, float] = {
     "js": math.log(2),
     "kl-draft-target": math.inf,
@@ -134,5 +135,27 @@ def measure(log_p: Tensor, log_q: Tensor, knob: Knob, generator: torch.Generator
 
 
 def spectrum(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """Every whole-row divergence [n, 5], in the order of `WHOLE_ROW`."""
-    return torch.stack([divergence(log_p, log_q) for divergence in WHOLE_ROW.values()], dim=-1)
+    """Every whole-row divergence [n, 5], in the order of `WHOLE_ROW`, from what they share: the
+    means under P and under Q of log P/M and of log Q/M. Rows are read a dozen times, not fifty."""
+    p, q = log_p.exp(), log_q.exp()
+    log_m = (p + q).div_(2).clamp_min_(_SMALLEST).log_()
+    above, below = log_p.clamp_min(_LOWEST).sub_(log_m), log_q.clamp_min(_LOWEST).sub_(log_m)
+    p_above, p_below, q_above, q_below = (
+        (weights * log_ratio).sum(dim=-1) for weights in (p, q) for log_ratio in (above, below)
+    )
+    shared = {
+        "js": ((p_above + q_below) / 2).clamp_max(math.log(2)),
+        "kl-draft-target": q_below - q_above,
+        "kl-target-draft": p_above - p_below,
+        "tv": ((p - q).abs_().sum(dim=-1) / 2).clamp_max(1),
+        "js-as-released": -(p_above + p_below + q_above + q_below) / 4,
+    }
+    found = torch.stack([shared[name] for name in WHOLE_ROW], dim=-1).clamp_min(0)
+    return found.masked_fill(found > _UNBOUNDED, torch.inf)
+
+
+_SMALLEST = torch.finfo(torch.float32).tiny
+_LOWEST = torch.finfo(torch.float32).min
+"""For -inf: nothing times it is nothing and not NaN, and anything else times it is beyond every
+divergence of two rows that have mass in the same places, and so beyond this:"""
+_UNBOUNDED = 1e18

@@ -33,17 +33,22 @@ class Proposal:
     """Q [k, V], the very distribution each was drawn from; a point mass if it was not sampled."""
     log_raw: Tensor
     """log Q [k, V] before sampling settings, for the divergence."""
-    log_processed: Tensor
-    """log Q [k, V] after them but before temperature 0 picks one token; for `on_processed`."""
+    processed: Tensor
+    """Logits [k, V] after them but before temperature 0 picks one token; for `on_processed`."""
     finite: Tensor
     """[k], False where the draft's row was no distribution; such a draft never stays."""
+
+    @property
+    def log_processed(self) -> Tensor:
+        """log Q [k, V] of `processed`."""
+        return raw_log_probabilities(self.processed)
 
     def to(self, device: torch.device) -> Proposal:
         return Proposal(
             self.tokens.to(device),
             self.drawn_from.to(device),
             self.log_raw.to(device),
-            self.log_processed.to(device),
+            self.processed.to(device),
             self.finite.to(device),
         )
 
@@ -103,7 +108,7 @@ class ModelDrafter:
             tokens,
             drawn_from,
             raw_log_probabilities(logits),
-            raw_log_probabilities(processed),
+            processed,
             are_distributions(logits) & are_distributions(processed),
         )
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from fsd_chat.decoding.divergence import WHOLE_ROW
+from fsd_chat.decoding.divergence import NAMES
 from fsd_chat.decoding.records import Round, Token
 from fsd_chat.decoding.settings import Knob
 
@@ -172,7 +172,7 @@ def _divergence_for(knob: Knob, token: Token, measure: _Measure) -> float | None
     if measure == _measure(knob):
         return token.divergence
     if knob.form == "full" and not knob.on_processed and token.spectrum:
-        return token.spectrum[list(WHOLE_ROW).index(knob.divergence)]
+        return token.spectrum[NAMES.index(knob.divergence)]
     return None
 
 

@@ -44,7 +44,7 @@ class Token:
     rejected: int | None = None
     """For a recovered token, the draft it replaces."""
     spectrum: tuple[float, ...] = ()
-    """Every whole-row divergence at this position, in the order of `divergence.WHOLE_ROW`."""
+    """Every whole-row divergence at this position, in the order of `divergence.NAMES`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,24 +36,27 @@ class TargetRows:
     """[k + 1, V] after penalties, temperature and filters; -inf for what the user rules out."""
     probabilities: Tensor
     """P [k + 1, V]."""
+    best: Tensor
+    """The largest of each filtered row [k + 1]."""
 
     @staticmethod
     def of(logits: Tensor, penalised: Tensor, sampling: Sampling) -> TargetRows:
         filtered = filtered_logits(penalised, sampling)
-        return TargetRows(logits, filtered, probabilities(filtered, sampling.temperature))
+        law = probabilities(filtered, sampling.temperature)
+        return TargetRows(logits, filtered, law, filtered.amax(dim=-1))
 
     @property
     def usable(self) -> Tensor:
         """Which rows are distributions, both as given and under the user's settings [k + 1]."""
-        return are_distributions(self.logits) & are_distributions(self.filtered)
+        return are_distributions(self.logits) & self.best.isfinite()
 
     def rules_out(self, tokens: Tensor) -> Tensor:
         """Which of tokens [k] have no probability at all under the user's settings [k].
 
         Temperature 0 rules nothing out by itself, or no rule could differ from greedy decoding.
         """
-        filtered = self.filtered[: tokens.shape[0]]
-        below_best = filtered.gather(-1, tokens[:, None])[:, 0] - filtered.amax(dim=-1)
+        k = tokens.shape[0]
+        below_best = self.filtered[:k].gather(-1, tokens[:, None])[:, 0] - self.best[:k]
         return below_best.exp() == 0
 
 
@@ -74,17 +77,18 @@ def verify(
     if proposal is None:
         return _target_alone(rows, generator)
     k = proposal.tokens.shape[0]
+    spectrum = _spectrum(rows, proposal)
     evidence = Evidence(
         rows.probabilities[:k],
         torch.where(proposal.finite[:, None], proposal.drawn_from, 0.0),
         proposal.tokens,
-        _divergence(rows, proposal, knob, generator),
+        _divergence(spectrum, rows, proposal, knob, generator),
     )
     stays, by_coin = _judge(evidence, rows, proposal, knob, threshold, exact_positions, generator)
     kept = stays.long().cumprod(dim=0).sum()
     last_row = _row_after(evidence, rows, knob, threshold, kept, exact_positions)
     last = sample(last_row, generator)
-    verdict = _Verdict(evidence, rows, proposal, kept, last, by_coin)
+    verdict = _Verdict(evidence, rows, spectrum, kept, last, by_coin)
     return verdict.transfer()
 
 
@@ -99,11 +103,21 @@ def _target_alone(rows: TargetRows, generator: torch.Generator) -> tuple[Token, 
     return (Token(id=int(id), origin="target", target_probability=chance),)
 
 
-def _divergence(
-    rows: TargetRows, proposal: Proposal, knob: Knob, generator: torch.Generator
-) -> Tensor:
-    """D(P, Q) [k]; inf where the draft's row is no distribution."""
+def _spectrum(rows: TargetRows, proposal: Proposal) -> Tensor:
+    """Every whole-row divergence before any sampling setting [k, 5]; inf where the draft's row is
+    no distribution."""
     k = proposal.tokens.shape[0]
+    found = divergence.spectrum(raw_log_probabilities(rows.logits[:k]), proposal.log_raw)
+    return torch.where(proposal.finite[:, None], found, torch.inf)
+
+
+def _divergence(
+    spectrum: Tensor, rows: TargetRows, proposal: Proposal, knob: Knob, generator: torch.Generator
+) -> Tensor:
+    """D(P, Q) as the knob defines it [k]; inf where the draft's row is no distribution."""
+    k = proposal.tokens.shape[0]
+    if knob.form == "full" and not knob.on_processed:
+        return spectrum[:, divergence.NAMES.index(knob.divergence)]
     if knob.on_processed:
         log_p, log_q = raw_log_probabilities(rows.filtered[:k]), proposal.log_processed
     else:
@@ -181,7 +195,7 @@ _NON_FINITE = (
 class _Verdict:
     evidence: Evidence
     rows: TargetRows
-    proposal: Proposal
+    spectrum: Tensor
     kept: Tensor
     last: Tensor
     by_coin: Tensor
@@ -207,11 +221,7 @@ class _Verdict:
             _padded(torch.minimum(P, Q).sum(dim=-1)),
             _padded(self.by_coin.float()),
         ]
-        spectrum = divergence.spectrum(
-            raw_log_probabilities(self.rows.logits[:k]), self.proposal.log_raw
-        )
-        spectrum = torch.where(self.proposal.finite[:, None], spectrum, torch.inf)
-        spectrum = torch.cat([spectrum, spectrum.new_zeros(1, spectrum.shape[-1])])
+        spectrum = torch.nn.functional.pad(self.spectrum, (0, 0, 0, 1))
         table = torch.cat([torch.stack(columns, dim=-1), spectrum], dim=-1)
         state = torch.stack([self.kept.float(), usable.float()])
         state = torch.nn.functional.pad(state, (0, table.shape[-1] - 2))

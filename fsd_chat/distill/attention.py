@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
@@ -11,6 +13,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 SHARED = "sdpa_shared_heads"
+Block = tuple[int, int, int]
+"""Rows from the first up to the second number, and the first column that any of them looks at."""
 
 
 def attend(
@@ -21,12 +25,14 @@ def attend(
     attention_mask: Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
+    blocks: Sequence[Block] | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
     """transformers' sdpa attention, but query heads that share keys stand side by side, as queries
     at one position would: for one position that is the same, and nothing is repeated per head.
 
     query [b, heads, n, size]; key, value [b, shared heads, columns, size] → [b, n, heads, size]
+    blocks: all rows, so that what no row of a block looks at is not read for it.
     """
     batch, heads, count, size = query.shape
     if count > 1 or (attention_mask is not None and attention_mask.shape[1] > 1):
@@ -35,9 +41,16 @@ def attend(
         )
         return output, None
     folded = query.reshape(batch, key.shape[1], -1, size)
-    found = scaled_dot_product_attention(
-        folded, key, value, attn_mask=attention_mask, scale=scaling
-    )
+    found = torch.empty_like(folded)
+    for first, last, column in blocks or [(0, batch, 0)]:
+        mask = attention_mask
+        found[first:last] = scaled_dot_product_attention(
+            folded[first:last],
+            key[first:last, :, column:],
+            value[first:last, :, column:],
+            attn_mask=None if mask is None else mask[first:last, ..., column:],
+            scale=scaling,
+        )
     return found.reshape(batch, 1, heads, -1), None
 
 

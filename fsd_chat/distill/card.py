@@ -39,12 +39,13 @@ def card(recipe: Recipe, state: State, found: Findings) -> str:
     reads = ", ".join(map(str, found.levels))
     features = f"reads the target's hidden states {reads}" if found.levels else "stands alone"
     asked = f"answers to {Path(recipe.prompts).name}" if recipe.prompts else "both sides its own"
+    begun = "" if recipe.start is None else f" It began as {Path(recipe.start).name}."
     lines = [
         f"# A draft for {found.target}",
         "",
         f"Made by `fsd-chat distill`: layers {', '.join(map(str, found.layers))} of the target, "
         f"trained; {features}. {found.parameters / 1e6:.1f}M trained parameters; embeddings and "
-        f"head are the target's own, the head with {found.head_ids:,} ids.",
+        f"head are the target's own, the head with {found.head_ids:,} ids.{begun}",
         "",
         "| | |",
         "|---|---|",

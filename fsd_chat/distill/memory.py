@@ -51,7 +51,7 @@ def rows_that_fit(loaded: LoadedModel, style: Style, wanted: int | None) -> int:
     if room is None:
         return most
     text = loaded.model.config.get_text_config()
-    longest = max(style.turns) * (style.question_tokens + style.answer_tokens) + 2 * ROOM
+    longest = style.longest + 2 * ROOM
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     # Keys and values, and a second copy while a cache grows.

@@ -23,6 +23,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Which of the target's layers the draft begins as, or how many."""
     features: bool = True
     """Whether it reads the target's hidden states (EAGLE); without, any program can use it."""
+    start: str | None = None
+    """A draft to begin as, instead of as the target's layers: a folder, a hub id, `smol-draft`."""
     head: int | None = None
     """Ids that its head knows, the most frequent ones; 0 for all, None for a sixth of them."""
     hours: float | None = None

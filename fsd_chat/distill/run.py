@@ -20,6 +20,7 @@ from fsd_chat.distill.recipe import Recipe, State, Workplace
 from fsd_chat.distill.records import Conversation, Shelf, Stored, save_whole
 from fsd_chat.distill.student import (
     begin,
+    begin_as,
     check_head,
     chosen_layers,
     feature_levels,
@@ -28,7 +29,7 @@ from fsd_chat.distill.student import (
 )
 from fsd_chat.distill.training import Course, HeldOut, Training, held_out
 from fsd_chat.distill.turns import Turns, turns_of
-from fsd_chat.distill.writing import Style, Writer
+from fsd_chat.distill.writing import Kind, Style, Writer
 from fsd_chat.engine.messages import ModelSource
 from fsd_chat.measure.cost import costs
 from fsd_chat.models.cached import DynamicCachedModel
@@ -64,16 +65,7 @@ class Distillation:
         self._place = Workplace(Path(recipe.out))
         self._place.check(recipe, further)
         self._questions = read_prompts(Path(recipe.prompts)) if recipe.prompts else None
-        source = ModelSource(
-            location=recipe.target,
-            device=recipe.device,
-            dtype=recipe.dtype,
-            trust_remote_code=recipe.trust_remote_code,
-        )
-        self._loaded: LoadedModel = load_model(
-            source, lambda stage, done: show.show(stage, done or 0.0, None)
-        )
-        loaded = self._loaded
+        self._loaded = loaded = self._load(recipe.target)
         self._turns: Turns = turns_of(loaded.tokenizer, loaded.name, loaded.end_ids)
         text = loaded.model.config.get_text_config()
         self._layers = chosen_layers(recipe.layers, text.num_hidden_layers)
@@ -85,22 +77,34 @@ class Distillation:
         check_head(loaded.model)
         self._state: State = self._place.begin(recipe)
 
+    def _load(self, location: str) -> LoadedModel:
+        recipe, show = self._recipe, self._show
+        source = ModelSource(
+            location=location,
+            device=recipe.device,
+            dtype=recipe.dtype,
+            trust_remote_code=recipe.trust_remote_code,
+        )
+        return load_model(source, lambda stage, done: show.show(stage, done or 0.0, None))
+
     def _fitting_style(self) -> Style:
         """Conversations that the target can hold."""
-        style = Style(turns=(1, 1, 2))
+        style = Style()
+        turns = max(kind.turns for kind in style.kinds)
         around = len(self._turns.opening) + len(self._turns.to_assistant)
+        between = (turns - 1) * (len(self._turns.to_user) + len(self._turns.to_assistant))
         room = self._loaded.context - around
-        if room >= style.question_tokens + style.answer_tokens:
-            two = 2 * (style.question_tokens + style.answer_tokens) + around
-            two_fit = two + len(self._turns.to_user) + around < self._loaded.context
-            return style if two_fit else Style(turns=(1,))
+        if room > style.longest + between:
+            return style
         if room < 16:
             raise ModelError(
                 "context",
                 f"{self._loaded.name} holds {self._loaded.context} tokens, of which its template "
                 f"takes {around}; too few are left for a conversation",
             )
-        return Style(turns=(1,), question_tokens=room // 4, answer_tokens=room // 2)
+        question = min(room // 4, style.question_tokens)
+        answer = min(room // 2, max(kind.answer_tokens for kind in style.kinds))
+        return Style(question_tokens=question, kinds=(Kind(1, answer),))
 
     @property
     def _head_size(self) -> int:
@@ -148,14 +152,15 @@ class Distillation:
         state = self._state
         ended: list[Conversation] = []
         last = kept = time.monotonic()
-        new, before = 0, state.writing_s
+        new, before, began = 0, state.tokens, state.writing_s
         while not self._written_enough(new) and not self._stopped():
             found = writer.step()
             ended += found
             new += sum(len(one.tokens) for one in found)
             now = time.monotonic()
             state.writing_s, last = state.writing_s + now - last, now
-            self._show_writing(new, state.writing_s - before, writer.rows)
+            rate = (state.tokens + new - before) / max(state.writing_s - began, 1e-3)
+            self._show_writing(new, rate, writer.rows)
             if now - kept > CHECKPOINT_S:
                 shelf.add(ended, writer.begun)
                 state.tokens, new, ended, kept = state.tokens + new, 0, [], now
@@ -182,9 +187,8 @@ class Distillation:
         ids = [tokenizer(one, add_special_tokens=False).input_ids for one in self._questions]
         return _again_and_again([one[:longest] for one in ids if one], start)
 
-    def _show_writing(self, new: int, seconds: float, rows: int) -> None:
+    def _show_writing(self, new: int, rate: float, rows: int) -> None:
         recipe, state = self._recipe, self._state
-        rate = new / max(seconds, 1e-3)
         if recipe.tokens is not None:
             done = (state.tokens + new) / recipe.tokens
             left = (recipe.tokens - state.tokens - new) / rate if rate else None
@@ -202,7 +206,10 @@ class Distillation:
         vocabulary = self._vocabulary()
         levels = self._recorded if self._recipe.features else ()
         torch.manual_seed(self._recipe.seed)
-        return begin(self._loaded.model, self._layers, levels, vocabulary)
+        draft = begin(self._loaded.model, self._layers, levels, vocabulary)
+        if self._recipe.start is not None:
+            begin_as(draft, self._load(self._recipe.start))
+        return draft
 
     def _vocabulary(self) -> Tensor | None:
         """Ids of the draft's head: what a template needs, then the most frequent ones."""

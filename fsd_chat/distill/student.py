@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from fsd_chat.models.errors import ModelError
+from fsd_chat.models.loading import LoadedModel
 from fsd_chat.models.small_draft import Head, SmallDraft, save_parts
 
 
@@ -68,6 +69,30 @@ def begin(
     for shared in (model.get_input_embeddings(), head):
         shared.requires_grad_(False)
     return draft.to(target.device)
+
+
+def begin_as(draft: SmallDraft, earlier: LoadedModel) -> None:
+    """Give `draft` the weights of an earlier one, whatever ids the heads of both know. Raises
+    ModelError unless both have the same layers and features."""
+    own = dict(draft.named_parameters())
+    if earlier.small is None:
+        given = {f"model.{name}": values for name, values in earlier.model.named_parameters()}
+    else:
+        given = dict(earlier.small.named_parameters())
+    shapes = {name: tuple(values.shape) for name, values in own.items()}
+    levels = () if earlier.small is None else earlier.small.levels
+    if levels != draft.levels or shapes != {n: tuple(v.shape) for n, v in given.items()}:
+        raise ModelError(
+            "bad-request",
+            f"{earlier.name} is another kind of draft than the one to be made: it has "
+            f"{earlier.model.config.get_text_config().num_hidden_layers} layers and "
+            f"{len(levels) or 'no'} features; --start takes one of the same target, --layers and "
+            "features",
+        )
+    with torch.no_grad():
+        for name, values in own.items():
+            if values.requires_grad:
+                values.copy_(given[name])
 
 
 def _config(target: PreTrainedModel, layers: Sequence[int]) -> Any:

@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
+from fsd_chat.distill.attention import SHARED, Block
 from fsd_chat.distill.records import Conversation
 from fsd_chat.distill.turns import Turns
 
@@ -29,6 +30,16 @@ ROWS_IN_CACHE = 4
 
 
 @dataclass(frozen=True)
+class Kind:
+    """A conversation's size."""
+
+    turns: int = 1
+    """Questions."""
+    answer_tokens: int = 256
+    """At most, in each answer; it is cut there."""
+
+
+@dataclass(frozen=True)
 class Style:
     """How the target is sampled, and how long it may write."""
 
@@ -36,9 +47,14 @@ class Style:
     """Answers are sampled at these, equally often."""
     question_temperature: float = 0.9
     question_tokens: int = 96
-    answer_tokens: int = 256
-    turns: tuple[int, ...] = (1, 1, 2)
-    """Questions in a conversation, equally often."""
+    kinds: tuple[Kind, ...] = (Kind(1, 96), Kind(1, 160), Kind(1, 256), Kind(2, 96))
+    """Written in as many rows each. Neighbours in the batch are of a kind and about as long, so
+    that attention reads no column for the sake of one long row."""
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest conversation, what the template puts around it left out."""
+        return max(kind.turns * (self.question_tokens + kind.answer_tokens) for kind in self.kinds)
 
 
 @dataclass
@@ -48,6 +64,7 @@ class _Row:
     start: int
     """Column of the cache where it begins."""
     temperature: float
+    kind: Kind
     turns_left: int
     forced: deque[int]
     """Ids that come next whatever the target says: the template's, and a given question's."""
@@ -109,12 +126,14 @@ class Writer:
         if self._questions is not None and asked is None:
             return None
         length = len(opening.tokens)
+        kind = style.kinds[place * len(style.kinds) // self._layers[0].rows]
         for layer, read in zip(self._layers, opening.cache.layers, strict=True):
             layer.place(place, self._length, read.keys, read.values)
         row = _Row(
             start=self._length - length,
             temperature=self._choose(style.temperatures),
-            turns_left=1 if asked is not None else self._choose(style.turns),
+            kind=kind,
+            turns_left=1 if asked is not None else kind.turns,
             forced=deque(asked or ()),
             tokens=opening.tokens.tolist(),
             written=[0] * (length - 1),
@@ -160,11 +179,22 @@ class Writer:
             cache=self._cache,
             use_cache=True,
             output_hidden_states=True,
+            **self._blocks(),
         )
         self._length += 1
         features = _features(output.hidden_states, self._levels)[:, -1]
         sampled, partition = self._choose_next(output.logits[:, -1])
         return self._advance(sampled, features, partition)
+
+    def _blocks(self) -> dict[str, list[Block]]:
+        if self._model.config._attn_implementation != SHARED:
+            return {}
+        count = -(-len(self._rows) // len(self._style.kinds))
+        blocks = []
+        for first in range(0, len(self._rows), count):
+            rows = self._rows[first : first + count]
+            blocks.append((first, first + len(rows), min(row.start for row in rows)))
+        return {"blocks": blocks}
 
     def _choose_next(self, logits: Tensor) -> tuple[list[int], Tensor]:
         """logits [b, V] → a sample of each row, and its log partition [b, temperatures]."""
@@ -215,14 +245,15 @@ class Writer:
         if row.forced:
             row.written.append(0)
             return row.forced.popleft()
-        style, turns = self._style, self._turns
-        limit = style.question_tokens if row.side == "user" else style.answer_tokens
+        turns = self._turns
+        asking = row.side == "user"
+        limit = self._style.question_tokens if asking else row.kind.answer_tokens
         row.said += 1
         over = sampled in turns.end_ids or row.said > limit
         row.written.append(2 if row.side == "assistant" else 1)
         if not over:
             return sampled
-        if row.side == "user":
+        if asking:
             self._answer(row)
             return row.forced.popleft()
         row.turns_left -= 1

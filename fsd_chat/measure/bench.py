@@ -33,7 +33,7 @@ from fsd_chat.decoding.stopping import Stopping
 from fsd_chat.distill.attention import share_heads, share_no_heads
 from fsd_chat.distill.memory import rows_that_fit
 from fsd_chat.distill.turns import turns_of
-from fsd_chat.distill.writing import Style, Writer
+from fsd_chat.distill.writing import Kind, Style, Writer
 from fsd_chat.engine.hardware import use_physical_cores
 from fsd_chat.engine.messages import LoadPair, Message
 from fsd_chat.measure.cost import Costs, costs
@@ -187,9 +187,7 @@ def _answers(asked: Sequence[str], pair: Pair, order: Order) -> list[tuple[Tenso
     loaded = pair.target
     turns = turns_of(loaded.tokenizer, loaded.name, loaded.end_ids)
     ids = [loaded.tokenizer(one, add_special_tokens=False).input_ids for one in asked]
-    style = Style(
-        temperatures=(order.temperature,), answer_tokens=LONGEST, turns=(1,), question_tokens=64
-    )
+    style = Style(temperatures=(order.temperature,), kinds=(Kind(1, LONGEST),), question_tokens=64)
     batch = min(len(ids), rows_that_fit(loaded, style, None))
     share_heads(loaded.model)
     try:

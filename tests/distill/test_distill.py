@@ -99,6 +99,40 @@ def test_a_finished_draft_is_not_overwritten_and_goes_on_when_asked(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_a_draft_may_begin_as_an_earlier_one(made: Path, target: Path, tmp_path: Path) -> None:
+    ended = distill(
+        target, tmp_path / "next", "--tokens", "1500", "--passes", "1", "--start", str(made), *SMALL
+    )
+    assert ended.returncode == 0, ended.stderr
+    unseen = Stored(Shelf(tmp_path / "next" / WORK / "conversations").files, held_out=True)
+    names = (tmp_path / "next", made)
+    after, earlier = (
+        load_parts(AutoModelForCausalLM.from_pretrained(one, dtype=torch.float32), one)
+        for one in names
+    )
+    afresh = begin(
+        AutoModelForCausalLM.from_pretrained(target), (LAYERS - 1,), feature_levels(LAYERS), None
+    )
+    assert after is not None
+    assert earlier is not None
+    found, before, nothing = (
+        held_out(one, unseen, 0.7, 1).overlap[0] for one in (after, earlier, afresh)
+    )
+    assert found > before - 0.02
+    assert found > nothing + RAISED_BY
+    assert f"It began as {made.name}" in (tmp_path / "next" / "README.md").read_text()
+
+
+def test_an_earlier_draft_of_another_kind_is_refused(
+    made: Path, target: Path, tmp_path: Path
+) -> None:
+    two = ("--layers", "2", *SMALL[2:])
+    ended = distill(target, tmp_path / "d", "--tokens", "600", "--start", str(made), *two)
+    assert ended.returncode == 1
+    assert "is another kind of draft than the one to be made: it has 1 layers" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_it_goes_on_where_it_was_interrupted(
     target: Path, tmp_path: Path, number: signal.Signals

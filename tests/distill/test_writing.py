@@ -13,11 +13,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from fsd_chat.distill.attention import share_heads, share_no_heads
 from fsd_chat.distill.records import Conversation, Shelf, Stored
 from fsd_chat.distill.turns import Turns, turns_of
-from fsd_chat.distill.writing import ROOM, Style, Writer
+from fsd_chat.distill.writing import ROOM, Kind, Style, Writer
 
 LEVELS = (1, 2, LAYERS)
 TEMPERATURES = (1.0, 0.7)
-STYLE = Style(question_tokens=12, answer_tokens=20, turns=(1, 2))
+STYLE = Style(question_tokens=12, kinds=(Kind(1, 20), Kind(1, 8), Kind(2, 20)))
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_every_part_is_written_by_whom_it_says(written: list[Conversation], turn
         first = int(answers[0])
         length = len(turns.to_assistant)
         assert tuple(tokens[first - length + 1 : first + 1]) == turns.to_assistant
-        assert len(answers) <= 2 * (STYLE.answer_tokens + 1)
+        assert len(answers) <= 2 * (20 + 1)
     assert two
 
 
@@ -92,7 +92,7 @@ def test_at_temperature_zero_it_answers_as_the_target_does(
     model: PreTrainedModel, turns: Turns
 ) -> None:
     asked = [[10, 11, 12], [40, 41], [7, 8, 9, 10]]
-    style = Style(temperatures=(0.0,), answer_tokens=16)
+    style = Style(temperatures=(0.0,), kinds=(Kind(1, 16),))
 
     def ids() -> Iterator[list[int]]:
         yield from asked
