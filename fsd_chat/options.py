@@ -60,8 +60,10 @@ def parser() -> Parser:
     bench.add_argument("--json", action="store_true", help="one JSON object instead of tables")
     bench.add_argument("--conversations", type=int, metavar="N", help="for overlap; else 200")
     bench.add_argument("--prompts", type=int, metavar="N", help="for speed; else 8")
-    bench.add_argument("--lookahead", type=int, metavar="N", help="drafts a round; else 2")
-    bench.add_argument("-T", "--threshold", type=float, metavar="T", help="of FSD; else 0.1")
+    bench.add_argument("--lookahead", type=int, metavar="N", help="drafts a round; else the pair's")
+    bench.add_argument(
+        "-T", "--threshold", metavar="T[,T]", help="of FSD, one or several; else the pair's"
+    )
 
     config = command("config", "where the configuration is, and what is in force")
     config.add_argument("what", choices=["path", "show"])

@@ -11,8 +11,9 @@ import msgspec
 from fsd_chat.commands.child import run_module
 from fsd_chat.commands.request import request
 from fsd_chat.config import ConfigError
+from fsd_chat.limits import parse_threshold
 
-AT_LEAST = {"conversations": 1, "prompts": 1, "lookahead": 1, "threshold": 0}
+AT_LEAST = {"conversations": 1, "prompts": 1, "lookahead": 1}
 
 
 def bench(given: Mapping[str, Any]) -> int:
@@ -20,8 +21,22 @@ def bench(given: Mapping[str, Any]) -> int:
     for name, least in AT_LEAST.items():
         if not given.get(name, least) >= least:
             raise ConfigError(f"--{name} is {least} or more, not {given[name]}")
-    own = {name: given[name] for name in AT_LEAST if name in given}
-    others = {name: value for name, value in given.items() if name not in AT_LEAST}
-    pair = request(others).pair
-    order = {"pair": msgspec.to_builtins(pair), "as_json": "json" in given, **own}
+    thresholds = _thresholds(given["threshold"]) if "threshold" in given else None
+    own = {name: given[name] for name in ("conversations", "prompts") if name in given}
+    left_out = (*AT_LEAST, "threshold")
+    asked = request({name: value for name, value in given.items() if name not in left_out})
+    order = {
+        "pair": msgspec.to_builtins(asked.pair),
+        "as_json": "json" in given,
+        "thresholds": thresholds or [asked.knob.threshold],
+        "lookahead": str(given.get("lookahead", asked.knob.lookahead)),
+        **own,
+    }
     return run_module("fsd_chat.measure.bench", json.dumps(order))
+
+
+def _thresholds(text: str) -> list[float]:
+    try:
+        return [parse_threshold(one) for one in text.split(",")]
+    except ValueError as error:
+        raise ConfigError(f"-T: {error}") from error

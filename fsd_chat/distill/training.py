@@ -34,7 +34,7 @@ class Course:
     batch_tokens: int = 1024
     depth: int = 3
     """Tokens drafted from every position, in the end."""
-    deepening: float = 0.65
+    deepening: float = 0.75
     """Part of the training in which only one is: the first token is asked for most, and costs a
     third."""
     depth_weights: tuple[float, ...] = (1.0, 0.8, 0.6, 0.5)

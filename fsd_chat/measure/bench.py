@@ -7,10 +7,11 @@ one process and in turn, so that ratios hold whatever else the machine does.
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib import resources
 
@@ -22,12 +23,14 @@ from rich.table import Table
 from torch import Tensor
 from transformers.utils import logging
 
-from fsd_chat.decoding.distributions import filtered_logits, probabilities
+from fsd_chat.decoding.distributions import (
+    filtered_logits,
+    probabilities,
+    raw_log_probabilities,
+)
 from fsd_chat.decoding.drafting import ModelDrafter
-from fsd_chat.decoding.lookahead import Fixed
 from fsd_chat.decoding.loop import Reply, decode, prefill
 from fsd_chat.decoding.model import CachedModel
-from fsd_chat.decoding.records import Round
 from fsd_chat.decoding.settings import Knob, LiveKnob, Sampling
 from fsd_chat.decoding.stopping import Stopping
 from fsd_chat.distill.attention import share_heads, share_no_heads
@@ -52,9 +55,10 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """On whose answers overlap is measured."""
     prompts: int = 8
     """Answered in each way, side by side."""
-    threshold: float = 0.1
+    thresholds: tuple[float, ...] = (0.1,)
     """Of fuzzy speculative decoding."""
-    lookahead: int = 2
+    lookahead: str = "2"
+    """As `Knob.lookahead`."""
     temperature: float = 0.7
     as_json: bool = False
 
@@ -87,6 +91,17 @@ class Way:
     acceptance: float | None
     fuzzy: float | None
     """Part of the tokens that only the threshold let stay."""
+    perplexity: float
+    """Of the answers under the target at temperature 1: what they cost beside time."""
+    draft_s: float
+    """Of a round, as the next two: the drafts, the verification, and all of it."""
+    verify_s: float
+    round_s: float
+
+    @property
+    def outside(self) -> float:
+        """Part of a round that is neither model's."""
+        return 1 - (self.draft_s + self.verify_s) / self.round_s
 
 
 @dataclass(frozen=True)
@@ -211,9 +226,12 @@ def side_by_side(
     """Every prompt in every way, one after the other, before the next prompt."""
     knobs = {
         "target only": Knob(rule="target-only"),
-        "exact SD": Knob(rule="exact"),
-        f"FSD, T {order.threshold:g}": Knob(rule="fsd", threshold=order.threshold),
+        "exact SD": Knob(rule="exact", lookahead=order.lookahead),
     }
+    for threshold in order.thresholds:
+        knobs[f"FSD, T {threshold:g}"] = Knob(
+            rule="fsd", threshold=threshold, lookahead=order.lookahead
+        )
     taken: dict[str, list[_Taken]] = {name: [] for name in knobs}
     sampling = Sampling(temperature=temperature)
     for number, prompt in enumerate([prompts[0], *prompts]):
@@ -235,6 +253,10 @@ class _Taken:
     accepted: int
     verified: int
     fuzzy: int
+    nats: float
+    """That the target takes its tokens for, all together."""
+    draft_s: float
+    verify_s: float
 
     @property
     def rate(self) -> float:
@@ -258,52 +280,53 @@ def _timed(
             for _ in prefill(model, text[:-1], chunk=256):
                 pass
     drafter = None if draft is None else ModelDrafter(draft)
-    rounds = accepted = verified = fuzzy = 0
-    start = time.perf_counter()
-    for round in _rounds(target, drafter, text, pair, knob, sampling, seed, order.lookahead):
-        rounds += 1
-        accepted += round.accepted
-        verified += round.verified
-        fuzzy += sum(token.origin == "fuzzy" for token in round.tokens)
-    seconds = time.perf_counter() - start
-    return _Taken(len(text) - len(prompt), seconds, rounds, accepted, verified, fuzzy)
-
-
-def _rounds(
-    target: CachedModel,
-    drafter: ModelDrafter | None,
-    text: list[int],
-    pair: Pair,
-    knob: Knob,
-    sampling: Sampling,
-    seed: int,
-    lookahead: int = 0,
-) -> Iterator[Round]:
-    """Write an answer onto `text`."""
-    for _ in prefill(target, text[:-1], chunk=256):
-        pass
     reply = Reply(
         knob=LiveKnob(knob),
         sampling=sampling,
         stopping=Stopping(pair.target.end_ids, LONGEST),
         seed=seed,
-        lookahead=Fixed(lookahead) if lookahead else None,
     )
-    return decode(target, drafter, text, reply)
+    start = time.perf_counter()
+    rounds = list(decode(target, drafter, text, reply))
+    seconds = time.perf_counter() - start
+    return _Taken(
+        tokens=len(text) - len(prompt),
+        seconds=seconds,
+        rounds=len(rounds),
+        accepted=sum(round.accepted for round in rounds),
+        verified=sum(round.verified for round in rounds),
+        fuzzy=sum(token.origin == "fuzzy" for round in rounds for token in round.tokens),
+        nats=_nats(target, text, len(prompt)),
+        draft_s=sum(round.draft_s for round in rounds),
+        verify_s=sum(round.verify_s for round in rounds),
+    )
+
+
+def _nats(target: CachedModel, text: Sequence[int], start: int) -> float:
+    """-Σ log P of the tokens of `text` from `start` on."""
+    target.rollback(0)
+    tokens = torch.tensor(text, device=target.device)
+    rows = raw_log_probabilities(target.forward(tokens[:-1], rows=len(text) - start))
+    return -float(rows.gather(-1, tokens[start:, None]).sum())
 
 
 def _way(name: str, temperature: float, found: Sequence[_Taken], alone: Sequence[float]) -> Way:
     tokens = sum(one.tokens for one in found)
     verified = sum(one.verified for one in found)
+    rounds = sum(one.rounds for one in found)
     return Way(
         name=name,
         temperature=temperature,
         tokens=tokens,
         tokens_per_s=statistics.median(one.rate for one in found),
         ratio=statistics.median(one.rate / rate for one, rate in zip(found, alone, strict=True)),
-        tokens_per_round=tokens / sum(one.rounds for one in found),
+        tokens_per_round=tokens / rounds,
         acceptance=sum(one.accepted for one in found) / verified if verified else None,
         fuzzy=sum(one.fuzzy for one in found) / tokens if verified else None,
+        perplexity=math.exp(sum(one.nats for one in found) / tokens),
+        draft_s=sum(one.draft_s for one in found) / rounds,
+        verify_s=sum(one.verify_s for one in found) / rounds,
+        round_s=sum(one.seconds for one in found) / rounds,
     )
 
 
@@ -326,9 +349,17 @@ def show(found: Findings) -> None:
     reading.add_row(*(f"{seconds * 1000:.1f}" for seconds in measured.target_s.values()))
     console.print("\nThe target reading so many tokens at once, ms", reading, sep="\n")
     table = Table(box=None, pad_edge=False)
-    for name in ("temperature", "tokens/s", "× target", "tokens/round", "accepted", "fuzzy"):
-        if name == "temperature":
-            table.add_column("way")
+    table.add_column("way")
+    for name in (
+        "temp.",
+        "tokens/s",
+        "× target",
+        "a round",
+        "accepted",
+        "fuzzy",
+        "perpl.",
+        "rest",
+    ):
         table.add_column(name, justify="right")
     for way in found.ways:
         shares = ("" if share is None else f"{share:.0%}" for share in (way.acceptance, way.fuzzy))
@@ -339,8 +370,14 @@ def show(found: Findings) -> None:
             f"{way.ratio:.2f}",
             f"{way.tokens_per_round:.2f}",
             *shares,
+            f"{way.perplexity:.1f}",
+            f"{way.outside:.0%}",
         )
     console.print("\nSide by side", table, sep="\n")
+    console.print(
+        "a round: tokens; perpl.: perplexity of the answers under the target at temperature 1; "
+        "rest: part of a round that is neither model's"
+    )
 
 
 if __name__ == "__main__":

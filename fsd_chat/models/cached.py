@@ -17,7 +17,69 @@ TRIAL = 4
 """Tokens read once more, in another way, to see whether a recurrent model takes text in pieces."""
 
 
-class DynamicCachedModel:
+class Reader:
+    """What every cached model here has in common: a text that it has read, in tokens."""
+
+    can_roll_back = True
+
+    def __init__(self, model: PreTrainedModel, vocabulary: int, context: int) -> None:
+        """vocabulary: ids that are real tokens in every model of the pair; rows are cut to it,
+        since models of a family pad their rows to different widths."""
+        self.vocabulary = vocabulary
+        self.limit = context
+        self.device: torch.device = model.device
+        self._last_embedding = _embeddings(model) - 1
+        self._length = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        """Nothing is read."""
+        self._length = 0
+
+    def _read(self, tokens: Tensor, rows: int) -> Tensor:
+        """tokens [n], appended to what is read → logits [≥ rows, columns] of the last ones."""
+        raise NotImplementedError
+
+    @property
+    def length(self) -> int:
+        return self._length
+
+    @torch.inference_mode()
+    def forward(self, tokens: Tensor, rows: int) -> Tensor:
+        """tokens [n] long → logits [rows, vocabulary] of the last `rows` of them."""
+        # A draft may have no embedding for the last few ids of its target. What it then says is
+        # judged like everything it says; an id out of range would end a CUDA process.
+        logits = self._read(tokens.clamp(max=self._last_embedding), rows)
+        self._length += tokens.shape[0]
+        return logits[-rows:, : self.vocabulary]
+
+    def rollback(self, length: int) -> None:
+        """Keep the first `length` tokens, or none where a layer has forgotten what they need."""
+        if not 0 <= length <= self._length:
+            raise ValueError(f"cannot roll a cache of {self._length} tokens back to {length}")
+        self._go_back(length)
+
+    def _go_back(self, length: int) -> None:
+        self._length = length
+
+
+class TargetReader(Reader):
+    """A cached model that a draft may look into."""
+
+    def __init__(
+        self, model: PreTrainedModel, vocabulary: int, context: int, levels: Sequence[int]
+    ) -> None:
+        """levels: hidden states that are kept for a draft to read (`features`)."""
+        self._kept = Features(levels)
+        super().__init__(model, vocabulary, context)
+
+    def features(self, start: int, stop: int) -> Tensor:
+        """What the model had in mind after the tokens from `start` to `stop`, which are in the
+        cache: [stop - start, levels, hidden]."""
+        return self._kept.between(start, stop)
+
+
+class DynamicCachedModel(TargetReader):
     """Any causal language model, with transformers' dynamic cache.
 
     No attention mask is passed: at batch 1 nothing is padded, and positions then follow from the
@@ -27,48 +89,24 @@ class DynamicCachedModel:
     def __init__(
         self, model: PreTrainedModel, vocabulary: int, context: int, levels: Sequence[int] = ()
     ) -> None:
-        """vocabulary: ids that are real tokens in every model of the pair; rows are cut to it,
-        since models of a family pad their rows to different widths. levels: hidden states that
-        are kept for a draft to read (`features`).
-
-        Raises ModelError for a model that keeps what it has read anywhere else than in the cache.
-        """
+        """Raises ModelError for a model that keeps what it has read anywhere else than in the
+        cache."""
         self._model = model
-        self.vocabulary = vocabulary
-        self.limit = context
-        self.device: torch.device = model.device
-        self._last_embedding = _embeddings(model) - 1
         self._habits = habits_of(model)
-        self._kept = Features(levels)
-        self._clear()
+        self.can_roll_back = self._habits.can_roll_back
+        super().__init__(model, vocabulary, context, levels)
 
     def _clear(self) -> None:
+        super()._clear()
         self._cache = empty_cache(self._model)
-        self._length = 0
         self._settled = 0
 
-    @property
-    def length(self) -> int:
-        return self._length
-
-    @property
-    def can_roll_back(self) -> bool:
-        return self._habits.can_roll_back
-
-    @torch.inference_mode()
-    def forward(self, tokens: Tensor, rows: int) -> Tensor:
-        """tokens [n] long → logits [rows, vocabulary] of the last `rows` of them."""
-        # A draft may have no embedding for the last few ids of its target. What it then says is
-        # judged like everything it says; an id out of range would end a CUDA process.
-        tokens = tokens.clamp(max=self._last_embedding)
-        if self._length and not self._habits.reads_in_pieces:
-            logits = torch.cat([self._read(token[None], rows=1) for token in tokens])
-        else:
-            logits = self._read(tokens, rows)
-        self._length += tokens.shape[0]
-        return logits[-rows:, : self.vocabulary]
-
     def _read(self, tokens: Tensor, rows: int) -> Tensor:
+        if self._length and not self._habits.reads_in_pieces:
+            return torch.cat([self._read_piece(token[None], rows=1) for token in tokens])
+        return self._read_piece(tokens, rows)
+
+    def _read_piece(self, tokens: Tensor, rows: int) -> Tensor:
         if not self._kept.levels:
             return read(self._model, self._cache, tokens, rows)
         output = self._model(
@@ -78,19 +116,12 @@ class DynamicCachedModel:
             logits_to_keep=rows,
             output_hidden_states=True,
         )
-        self._kept.add(self._length, output.hidden_states)
+        states = [output.hidden_states[level][0] for level in self._kept.levels]
+        self._kept.add(self._length, states)
         logits: Tensor = output.logits[0, -rows:]
         return logits
 
-    def features(self, start: int, stop: int) -> Tensor:
-        """What the model had in mind after the tokens from `start` to `stop`, which are in the
-        cache: [stop - start, levels, hidden]."""
-        return self._kept.between(start, stop)
-
-    def rollback(self, length: int) -> None:
-        """Keep the first `length` tokens, or none where a layer has forgotten what they need."""
-        if not 0 <= length <= self._length:
-            raise ValueError(f"cannot roll a cache of {self._length} tokens back to {length}")
+    def _go_back(self, length: int) -> None:
         dropped = self._length - length
         if dropped and (not self.can_roll_back or self._has_forgotten(length)):
             self._clear()
@@ -116,9 +147,9 @@ class Features:
         self.levels = tuple(levels)
         self._buffer = torch.empty(0)
 
-    def add(self, start: int, hidden_states: Sequence[Tensor]) -> None:
-        """hidden_states: of all layers, [1, n, hidden] each, of n tokens from `start` on."""
-        states = torch.stack([hidden_states[level][0] for level in self.levels], dim=1)
+    def add(self, start: int, found: Sequence[Tensor]) -> None:
+        """found: of every level [n, hidden], of n tokens from `start` on."""
+        states = torch.stack(tuple(found), dim=1)
         stop = start + states.shape[0]
         if stop > self._buffer.shape[0]:
             grown = states.new_empty(2 * stop, *states.shape[1:])
@@ -177,16 +208,16 @@ def _reads_in_pieces(model: PreTrainedModel, text: Tensor) -> bool:
     for cache in (halves, steps):
         read(model, cache, text[:TRIAL], rows=1)
     stepwise = torch.cat([read(model, steps, token[None], rows=1) for token in text[TRIAL:]])
-    if not _alike(expected, stepwise):
+    if not alike(expected, stepwise):
         raise ModelError(
             "unsupported",
             f"a {type(model).__name__} gives other results with a cache than without, in this "
             "version of transformers; choose another model",
         )
-    return _alike(expected, read(model, halves, text[TRIAL:], rows=TRIAL))
+    return alike(expected, read(model, halves, text[TRIAL:], rows=TRIAL))
 
 
-def _alike(expected: Tensor, found: Tensor) -> bool:
+def alike(expected: Tensor, found: Tensor) -> bool:
     """Whether rounding explains the difference; forgetting half the text makes far more."""
     tolerance = 1e-3 if expected.dtype == torch.float32 else 0.2
     expected, found = expected.float(), found.float()

@@ -6,22 +6,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fsd_chat.models.cached import DynamicCachedModel
+from fsd_chat.models.cached import DynamicCachedModel, Reader, TargetReader
+from fsd_chat.models.layers import Layers
 from fsd_chat.models.small_draft import SmallDraft
+from fsd_chat.models.static import StaticCachedModel
 
 
-class CachedDraft(DynamicCachedModel):
+class DraftReader(Reader):
     """Reads the target's features where there are any, and its own output in their stead where the
     target has not been yet: while it drafts. What was read so is given up at the next rollback, and
     read again with what the target had in mind; the loop need not know."""
 
-    def __init__(
-        self, draft: SmallDraft, vocabulary: int, context: int, target: DynamicCachedModel
-    ) -> None:
-        """target: keeps the levels that the draft wants; its text is what is drafted for."""
-        self._draft = draft
-        self._target = target
-        super().__init__(draft.model, vocabulary, context)
+    _draft: SmallDraft
+    _target: TargetReader
+    """Keeps the levels that the draft wants; its text is what is drafted for."""
 
     def _clear(self) -> None:
         super()._clear()
@@ -33,30 +31,29 @@ class CachedDraft(DynamicCachedModel):
         start, count = self._length, tokens.shape[0]
         if not self._draft.levels:
             self._informed = start + count
-            return self._rows(self._forward(tokens, None), rows)
+            return self._rows(self._outputs(tokens, None), rows)
         # A token stands beside what the target had in mind before it.
         informed = min(count, max(0, self._target.length + 1 - start))
         outputs = []
         if informed:
             beside = self._draft.of_target(self._features(start, start + informed))
-            outputs.append(self._forward(tokens[:informed], beside))
+            outputs.append(self._outputs(tokens[:informed], beside))
             self._informed = start + informed
+            self._output = outputs[-1][-1:]
         for token in tokens[informed:]:
-            outputs.append(self._forward(token[None], self._draft.of_itself(self._output)))
+            outputs.append(self._outputs(token[None], self._draft.of_itself(self._output)))
+            self._output = outputs[-1]
         return self._rows(torch.cat(outputs), rows)
+
+    def _outputs(self, tokens: Tensor, beside: Tensor | None) -> Tensor:
+        """tokens [n], and what stands beside each [n, hidden] → outputs [n, hidden]."""
+        raise NotImplementedError
 
     def _features(self, start: int, stop: int) -> Tensor:
         """Beside the tokens from `start` to `stop`; nothing stands beside the first of a text."""
         before = self._target.features(max(0, start - 1), stop - 1)
         before = before.to(self.device)
         return before if start else functional.pad(before, (0, 0, 0, 0, 1, 0))
-
-    def _forward(self, tokens: Tensor, beside: Tensor | None) -> Tensor:
-        """tokens [n] → outputs [n, hidden]."""
-        beside = None if beside is None else beside[None]
-        outputs = self._draft.read(tokens[None], beside, cache=self._cache, use_cache=True)[0]
-        self._output = outputs[-1:]
-        return outputs
 
     def _rows(self, outputs: Tensor, rows: int) -> Tensor:
         head = self._draft.head
@@ -67,3 +64,38 @@ class CachedDraft(DynamicCachedModel):
         features."""
         super().rollback(min(length, self._informed))
         self._informed = min(self._informed, self._length)
+
+
+class CachedDraft(DraftReader, DynamicCachedModel):
+    """With transformers' layers and cache."""
+
+    def __init__(
+        self, draft: SmallDraft, vocabulary: int, context: int, target: TargetReader
+    ) -> None:
+        self._draft, self._target = draft, target
+        super().__init__(draft.model, vocabulary, context)
+
+    def _outputs(self, tokens: Tensor, beside: Tensor | None) -> Tensor:
+        beside = None if beside is None else beside[None]
+        return self._draft.read(tokens[None], beside, cache=self._cache, use_cache=True)[0]
+
+
+class StaticCachedDraft(DraftReader, StaticCachedModel):
+    """With our own layers."""
+
+    def __init__(
+        self,
+        draft: SmallDraft,
+        layers: Layers,
+        vocabulary: int,
+        context: int,
+        target: TargetReader,
+    ) -> None:
+        self._draft, self._target = draft, target
+        super().__init__(draft.model, layers, vocabulary, context)
+
+    def _outputs(self, tokens: Tensor, beside: Tensor | None) -> Tensor:
+        embedded: Tensor = self._embed(tokens)
+        if beside is not None:
+            embedded = embedded + beside
+        return self._layers.run(embedded, self._cache)[-1]

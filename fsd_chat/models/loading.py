@@ -22,6 +22,7 @@ from fsd_chat.engine.messages import ModelSource
 from fsd_chat.models.errors import ModelError as ModelError
 from fsd_chat.models.hardware import check_room, choose_device, choose_dtype
 from fsd_chat.models.hub import INDEX, WEIGHTS
+from fsd_chat.models.layers import Layers, agree, layers_of, plain
 from fsd_chat.models.locating import EMBEDDED, Files, locate
 from fsd_chat.models.progress import Progress, bars_told, part
 from fsd_chat.models.small_draft import SmallDraft, load_parts
@@ -50,6 +51,8 @@ class LoadedModel:
     notices: tuple[str, ...] = ()
     small: SmallDraft | None = None
     """What else there is of a draft that was made for its target."""
+    layers: Layers | None = None
+    """The model's layers, for one short text at a time; None where they are transformers' own."""
 
 
 def load_model(source: ModelSource, progress: Progress) -> LoadedModel:
@@ -99,7 +102,15 @@ def _load(
         vocabulary=usable(tokenizer, model.config.get_text_config().vocab_size),
         notices=notices,
         small=None if files.gguf else load_parts(model, files.folder),
+        layers=_layers(model),
     )
+
+
+def _layers(model: PreTrainedModel) -> Layers | None:
+    if model.device.type not in ("cpu", "cuda"):
+        return None
+    layers = layers_of(model, plain)
+    return layers if layers is not None and agree(model, layers) else None
 
 
 def _tokenizer(files: Files, options: dict[str, Any]) -> Any:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from fsd_chat.engine.messages import LoadPair, ModelSource
-from fsd_chat.models.cached import DynamicCachedModel, habits_of
-from fsd_chat.models.cached_draft import CachedDraft
+from fsd_chat.models.cached import DynamicCachedModel, Reader, TargetReader, habits_of
+from fsd_chat.models.cached_draft import CachedDraft, StaticCachedDraft
 from fsd_chat.models.errors import ModelError
 from fsd_chat.models.loading import LoadedModel, load_model
 from fsd_chat.models.progress import Progress, part
 from fsd_chat.models.small_draft import SmallDraft
+from fsd_chat.models.static import StaticCachedModel
 from fsd_chat.models.vocabulary import compare
 
 PROMPT_LOOKUP = "prompt-lookup"
@@ -30,18 +32,26 @@ class Pair:
     context: int
     notices: tuple[str, ...] = ()
 
-    def cached(self) -> tuple[DynamicCachedModel, DynamicCachedModel | None]:
+    def cached(self) -> tuple[TargetReader, Reader | None]:
         """The target and the draft model, nothing read yet; a draft that was made for its target
         sees what that has in mind."""
         target, draft = self.target, self.draft
         small = None if draft is None or draft is target else draft.small
-        levels = () if small is None else small.levels
-        reader = DynamicCachedModel(target.model, self.vocabulary, target.context, levels)
+        reader = self._reader(target, () if small is None else small.levels)
         if draft is None:
             return reader, None
         if small is None:
-            return reader, DynamicCachedModel(draft.model, self.vocabulary, draft.context)
-        return reader, CachedDraft(small, self.vocabulary, draft.context, reader)
+            return reader, self._reader(draft, ())
+        if draft.layers is None:
+            return reader, CachedDraft(small, self.vocabulary, draft.context, reader)
+        return reader, StaticCachedDraft(
+            small, draft.layers, self.vocabulary, draft.context, reader
+        )
+
+    def _reader(self, one: LoadedModel, levels: Sequence[int]) -> TargetReader:
+        if one.layers is None:
+            return DynamicCachedModel(one.model, self.vocabulary, one.context, levels)
+        return StaticCachedModel(one.model, one.layers, self.vocabulary, one.context, levels)
 
 
 def load_pair(command: LoadPair, progress: Progress) -> Pair:

@@ -42,7 +42,7 @@ def order(target: Path, draft: Path) -> Order:
         ModelSource(location=str(one), device="cpu", dtype="float32") for one in (target, draft)
     ]
     pair = LoadPair(name="tiny", target=sources[0], draft=sources[1])
-    return Order(pair=pair, conversations=6, prompts=4, threshold=0.7)
+    return Order(pair=pair, conversations=6, prompts=4, thresholds=(0.7,))
 
 
 def test_a_draft_that_is_nearly_the_target(target: Path, draft: Path) -> None:
@@ -65,6 +65,13 @@ def test_a_draft_that_is_nearly_the_target(target: Path, draft: Path) -> None:
         assert exact.fuzzy == 0
         assert fuzzy.fuzzy is not None
         assert fuzzy.fuzzy > 0
+        for way in (alone, exact, fuzzy):
+            assert 0 < way.outside < 1
+            assert way.round_s > way.draft_s + way.verify_s
+        assert 10 * alone.draft_s < exact.draft_s
+    # What the target itself likes best, it finds likely; what is sampled, less.
+    likeliest, sampled = (ways["target only", temperature].perplexity for temperature in (0, 0.7))
+    assert 1 < likeliest < sampled
 
 
 def test_a_draft_that_is_the_target_agrees_always(target: Path) -> None:
@@ -77,6 +84,7 @@ def test_a_draft_that_is_the_target_agrees_always(target: Path) -> None:
 def test_the_command_prints_tables_or_one_json_object(target: Path, draft: Path) -> None:
     command = [sys.executable, "-m", "fsd_chat", "bench", "--target", str(target)]
     command += ["--draft", str(draft), "--conversations", "2", "--prompts", "1"]
+    command += ["-T", "0.1,0.4", "--lookahead", "2"]
     ended = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout)
@@ -84,7 +92,14 @@ def test_the_command_prints_tables_or_one_json_object(target: Path, draft: Path)
     assert found["costs"]["target_s"].keys() >= {"1", "3"}
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr
-    for said in ("overlap 0.", "one step of the draft", "target only", "exact SD", "FSD, T 0.1"):
+    for said in (
+        "overlap 0.",
+        "one step of the draft",
+        "target only",
+        "exact SD",
+        "FSD, T 0.1",
+        "FSD, T 0.4",
+    ):
         assert said in ended.stdout
 
 
@@ -93,6 +108,21 @@ def test_a_pair_without_a_draft_model_is_one_line(target: Path) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 1
     assert "has no draft model to measure" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (["-T", "0.1,often"], "-T: the threshold T must be a number from 0 up, not 'often'"),
+        (["--lookahead", "0"], "--lookahead is 1 or more, not 0"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(options: list[str], what: str) -> None:
+    command = [sys.executable, "-m", "fsd_chat", "bench", *options]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode != 0
+    assert what in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 def test_there_are_enough_questions_and_none_twice() -> None:

@@ -27,11 +27,13 @@ from fsd_chat.distill.batches import Batch
 from fsd_chat.distill.reading import read_along
 from fsd_chat.distill.student import begin
 from fsd_chat.engine.messages import LoadPair, ModelSource
-from fsd_chat.models.cached import DynamicCachedModel
-from fsd_chat.models.cached_draft import CachedDraft
+from fsd_chat.models.cached import DynamicCachedModel, TargetReader
+from fsd_chat.models.cached_draft import CachedDraft, DraftReader, StaticCachedDraft
 from fsd_chat.models.errors import ModelError
+from fsd_chat.models.layers import layers_of, plain
 from fsd_chat.models.pair import load_pair
 from fsd_chat.models.small_draft import FLOOR, PARTS, SmallDraft, load_parts, save_parts
+from fsd_chat.models.static import StaticCachedModel
 
 LEVELS = (1, 2)
 DEPTH = 3
@@ -53,9 +55,26 @@ def small(
     return draft.eval()
 
 
-def together(target: Any, draft: SmallDraft) -> tuple[DynamicCachedModel, CachedDraft]:
+Together = Callable[[Any, SmallDraft], tuple[TargetReader, DraftReader]]
+
+
+def with_transformers(target: Any, draft: SmallDraft) -> tuple[TargetReader, DraftReader]:
     reader = DynamicCachedModel(target, VOCABULARY, CONTEXT, draft.levels)
     return reader, CachedDraft(draft, VOCABULARY, CONTEXT, reader)
+
+
+def with_our_own(target: Any, draft: SmallDraft) -> tuple[TargetReader, DraftReader]:
+    layers, few = layers_of(target, plain), layers_of(draft.model, plain)
+    assert layers is not None
+    assert few is not None
+    reader = StaticCachedModel(target, layers, VOCABULARY, CONTEXT, draft.levels)
+    return reader, StaticCachedDraft(draft, few, VOCABULARY, CONTEXT, reader)
+
+
+@pytest.fixture(params=[with_transformers, with_our_own])
+def together(request: pytest.FixtureRequest) -> Together:
+    found: Together = request.param
+    return found
 
 
 def features(target: Any, text: list[int]) -> torch.Tensor:
@@ -64,7 +83,7 @@ def features(target: Any, text: list[int]) -> torch.Tensor:
     return torch.stack([states[level] for level in LEVELS], dim=-2)
 
 
-def test_drafting_is_what_was_trained() -> None:
+def test_drafting_is_what_was_trained(together: Together) -> None:
     """Every row of every depth, against the one pass that training makes."""
     target = tiny("llama")
     draft = small(target)
@@ -98,7 +117,7 @@ def test_drafting_is_what_was_trained() -> None:
             row = drafting.forward(torch.tensor([text[asked + step + 1]]), rows=1)
 
 
-def test_what_was_read_without_the_target_is_read_again_with_it() -> None:
+def test_what_was_read_without_the_target_is_read_again_with_it(together: Together) -> None:
     target = tiny("llama")
     draft = small(target)
     text = some_text(12)
@@ -116,7 +135,7 @@ def test_what_was_read_without_the_target_is_read_again_with_it() -> None:
 
 @pytest.mark.parametrize("head", [None, torch.arange(0, VOCABULARY, 2)])
 def test_greedy_at_threshold_zero_is_the_targets_own_greedy_decoding(
-    head: torch.Tensor | None,
+    head: torch.Tensor | None, together: Together
 ) -> None:
     target = tiny("llama")
     reader, drafting = together(target, small(target, head, layers=(0, 1), strength=0.01))
@@ -128,7 +147,7 @@ def test_greedy_at_threshold_zero_is_the_targets_own_greedy_decoding(
     assert_cached(reader, target, text)
 
 
-def test_at_the_threshold_s_bound_everything_is_accepted() -> None:
+def test_at_the_threshold_s_bound_everything_is_accepted(together: Together) -> None:
     target = tiny("llama")
     reader, drafting = together(target, small(target))
     rounds = written(
@@ -176,7 +195,7 @@ def quiet(stage: str, fraction: float | None) -> None:
 def test_a_folder_with_parts_is_loaded_as_the_draft_that_it_is(pair: LoadPair) -> None:
     loaded = load_pair(pair, quiet)
     target, draft = loaded.cached()
-    assert isinstance(draft, CachedDraft)
+    assert isinstance(draft, StaticCachedDraft)
     assert loaded.draft is not None
     assert loaded.draft.small is not None
     assert loaded.draft.small.levels == LEVELS

@@ -1,0 +1,287 @@
+"""The layers of a Llama-like model for one short text at a time.
+
+transformers' own forward is made for every model and every batch, and at batch 1 spends as long
+between the matrix products as in them. Here are the same layers with nothing else: queries, keys
+and values are one product, as are both halves of the feed-forward network, and a step writes its
+keys and values in place. What cannot be had so runs as transformers has it (`layers_of`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+from fsd_chat.models.cached import alike
+
+KINDS = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+"""Model types whose layers are these."""
+ROTATIONS = frozenset({"default", "linear", "llama3", "yarn"})
+"""Position encodings whose frequencies do not depend on the length of the text."""
+PARTS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+ROOM = 512
+"""Tokens that a cache has room for at first; it doubles when they are full."""
+
+Product = Callable[[Tensor], Tensor]
+"""x [n, columns] → x · Wᵀ (+ b) [n, rows]."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    attention_norm: Tensor
+    queries_keys_values: Product
+    query_norm: Tensor | None
+    key_norm: Tensor | None
+    attention_out: Product
+    feed_forward_norm: Tensor
+    gate_and_up: Product
+    down: Product
+
+
+@dataclass(frozen=True)
+class Shape:
+    heads: int
+    key_heads: int
+    head_size: int
+    epsilon: float
+    scaling: float
+
+
+class Layers:
+    """All of a model's layers, and the norm after the last."""
+
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        norm: Tensor,
+        shape: Shape,
+        rotation: Any,
+        head: Product,
+    ) -> None:
+        """rotation: transformers' module, of which the frequencies are used."""
+        self.layers = tuple(layers)
+        self.head = head
+        self.shape = shape
+        self._norm = norm
+        self._frequencies: Tensor = rotation.inv_freq.float()
+        self._magnitude: float = rotation.attention_scaling
+
+    def empty_cache(self) -> Cache:
+        return Cache(len(self.layers), self.shape, self._norm, self._rotations)
+
+    def _rotations(self, count: int) -> tuple[Tensor, Tensor]:
+        """Cosines and sines for the first `count` positions, as `_rotated` takes them."""
+        position = torch.arange(count, device=self._frequencies.device, dtype=torch.float32)
+        angles = position[:, None, None] * self._frequencies
+        cos, sin = angles.cos() * self._magnitude, angles.sin() * self._magnitude
+        pair = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
+        return pair[0].to(self._norm.dtype), pair[1].to(self._norm.dtype)
+
+    def run(self, embedded: Tensor, cache: Cache, levels: Sequence[int] = ()) -> list[Tensor]:
+        """embedded [n, hidden], which the cache takes in → outputs [n, hidden], after the last
+        norm; before them the hidden states that `levels` names, as transformers counts them: 0 is
+        the embedding, the last the output itself."""
+        count, state = embedded.shape[0], embedded
+        rotation = cache.make_room(count)
+        mask = _mask(cache.length, count, self.shape, state) if count > 1 else None
+        wanted: dict[int, Tensor] = {0: state}
+        for number, layer in enumerate(self.layers):
+            state = self._attend(layer, number, state, cache, rotation, mask)
+            state = state + self._feed_forward(layer, state)
+            wanted[number + 1] = state
+        cache.length += count
+        output = self._normed(state, self._norm)
+        wanted[len(self.layers)] = output
+        return [*(wanted[level] for level in levels), output]
+
+    def _normed(self, state: Tensor, weight: Tensor) -> Tensor:
+        return functional.rms_norm(state, weight.shape, weight, self.shape.epsilon)
+
+    def _attend(
+        self,
+        layer: Layer,
+        number: int,
+        state: Tensor,
+        cache: Cache,
+        rotation: tuple[Tensor, Tensor],
+        mask: Tensor | None,
+    ) -> Tensor:
+        shape, count = self.shape, state.shape[0]
+        turned = shape.heads + shape.key_heads
+        found = layer.queries_keys_values(self._normed(state, layer.attention_norm))
+        found = found.view(count, turned + shape.key_heads, shape.head_size)
+        if layer.query_norm is not None and layer.key_norm is not None:
+            queries = self._normed(found[:, : shape.heads], layer.query_norm)
+            keys = self._normed(found[:, shape.heads : turned], layer.key_norm)
+            both = torch.cat((queries, keys), dim=1)
+        else:
+            both = found[:, :turned]
+        both = _rotated(both, *rotation).transpose(0, 1)
+        keys, values = cache.add(number, both[shape.heads :], found[:, turned:].transpose(0, 1))
+        # Heads that share keys stand side by side, as queries at one position: nothing is repeated.
+        queries = both[: shape.heads].reshape(1, shape.key_heads, -1, shape.head_size)
+        seen = functional.scaled_dot_product_attention(
+            queries, keys[None], values[None], attn_mask=mask, scale=shape.scaling
+        )
+        seen = seen.view(shape.heads, count, shape.head_size).transpose(0, 1)
+        return state + layer.attention_out(seen.reshape(count, -1))
+
+    def _feed_forward(self, layer: Layer, state: Tensor) -> Tensor:
+        both = layer.gate_and_up(self._normed(state, layer.feed_forward_norm))
+        gate, up = both.chunk(2, dim=-1)
+        return layer.down(functional.silu(gate).mul_(up))
+
+
+def _rotated(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary position encoding (Su et al. 2021), the halves of a head apart. heads [n, h, size];
+    cos, sin [n, 1, size], the first half of sin negative."""
+    return torch.addcmul(heads * cos, heads.roll(heads.shape[-1] // 2, dims=-1), sin)
+
+
+def _mask(before: int, count: int, shape: Shape, like: Tensor) -> Tensor:
+    """Added to the scores [heads that share keys · n, before + n]: a token sees none after it."""
+    columns = torch.arange(before + count, device=like.device)
+    unseen = columns > columns[before:, None]
+    mask = torch.zeros(unseen.shape, dtype=like.dtype, device=like.device)
+    return mask.masked_fill_(unseen, -torch.inf).repeat(shape.heads // shape.key_heads, 1)
+
+
+class Cache:
+    """Keys and values of one text, in a buffer that is written in place; going back is a number."""
+
+    def __init__(
+        self,
+        layers: int,
+        shape: Shape,
+        like: Tensor,
+        rotations: Callable[[int], tuple[Tensor, Tensor]],
+    ) -> None:
+        """like: of the dtype and on the device of the keys."""
+        self.length = 0
+        self._buffer = like.new_empty(2, layers, shape.key_heads, 0, shape.head_size)
+        self._rotations = rotations
+        self._turns = rotations(0)
+
+    def make_room(self, count: int) -> tuple[Tensor, Tensor]:
+        """For `count` more tokens; returns their rotations."""
+        start, stop = self.length, self.length + count
+        room = self._buffer.shape[3]
+        if stop > room:
+            room = max(ROOM, 2 * room, stop)
+            grown = self._buffer.new_empty(*self._buffer.shape[:3], room, self._buffer.shape[4])
+            grown[:, :, :, :start] = self._buffer[:, :, :, :start]
+            self._buffer, self._turns = grown, self._rotations(room)
+        cos, sin = self._turns
+        return cos[start:stop], sin[start:stop]
+
+    def add(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """keys, values [key heads, n, size] of the next n tokens → those of the text so far."""
+        stop = self.length + keys.shape[1]
+        all_keys, all_values = self._buffer[0, layer], self._buffer[1, layer]
+        all_keys[:, self.length : stop] = keys
+        all_values[:, self.length : stop] = values
+        return all_keys[:, :stop], all_values[:, :stop]
+
+
+def layers_of(
+    model: PreTrainedModel, product: Callable[[Tensor, Tensor | None], Product]
+) -> Layers | None:
+    """The layers of `model`, sharing its weights; None for one that is built otherwise.
+
+    product: makes the product with a weight [rows, columns] and a bias [rows].
+    """
+    config = model.config.get_text_config()
+    if not _is_known(config):
+        return None
+    inner: Any = model.base_model
+    if any(type(part) is not nn.Linear for layer in inner.layers for part in _parts(layer)):
+        # Quantised by somebody else, or with an adapter.
+        return None
+    attention = inner.layers[0].self_attn
+    shape = Shape(
+        config.num_attention_heads,
+        config.num_key_value_heads,
+        attention.head_dim,
+        config.rms_norm_eps,
+        attention.scaling,
+    )
+    layers = [_layer(layer, product) for layer in inner.layers]
+    head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    return Layers(
+        layers, inner.norm.weight, shape, inner.rotary_emb, product(head.weight.data, head.bias)
+    )
+
+
+def plain(weight: Tensor, bias: Tensor | None) -> Product:
+    """The product with a weight as it is."""
+    return lambda x: functional.linear(x, weight, bias)
+
+
+@torch.inference_mode()
+def agree(model: PreTrainedModel, layers: Layers) -> bool:
+    """Whether `layers` say what `model` says, but for rounding: of a text read at once, and of its
+    end read after its beginning."""
+    text = torch.arange(1, 9, device=model.device)
+    expected = model(input_ids=text[None]).logits[0]
+    embed: Any = model.get_input_embeddings()
+    cache = layers.empty_cache()
+    pieces = [layers.run(embed(piece), cache)[-1] for piece in (text[:5], text[5:])]
+    return alike(expected, layers.head(torch.cat(pieces)))
+
+
+def _is_known(config: Any) -> bool:
+    kinds = getattr(config, "layer_types", None) or ["full_attention"]
+    window = getattr(config, "sliding_window", None)
+    return (
+        config.model_type in KINDS
+        and config.hidden_act == "silu"
+        and config.rope_parameters["rope_type"] in ROTATIONS
+        and set(kinds) == {"full_attention"}
+        and (window is None or not getattr(config, "use_sliding_window", True))
+    )
+
+
+def _parts(layer: Any) -> list[nn.Module]:
+    places = (layer.self_attn, layer.mlp)
+    return [getattr(place, name) for place in places for name in PARTS if hasattr(place, name)]
+
+
+def _layer(layer: Any, product: Callable[[Tensor, Tensor | None], Product]) -> Layer:
+    attention, network = layer.self_attn, layer.mlp
+    query_norm, key_norm = (getattr(attention, name, None) for name in ("q_norm", "k_norm"))
+
+    def joined(*parts: nn.Linear) -> Product:
+        return product(*_one_weight(parts))
+
+    return Layer(
+        attention_norm=layer.input_layernorm.weight,
+        queries_keys_values=joined(attention.q_proj, attention.k_proj, attention.v_proj),
+        query_norm=None if query_norm is None else query_norm.weight,
+        key_norm=None if key_norm is None else key_norm.weight,
+        attention_out=joined(attention.o_proj),
+        feed_forward_norm=layer.post_attention_layernorm.weight,
+        gate_and_up=joined(network.gate_proj, network.up_proj),
+        down=joined(network.down_proj),
+    )
+
+
+@torch.no_grad()
+def _one_weight(parts: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
+    """Weights and biases below each other. The parts themselves become views of them, so that the
+    model is whole as it was and nothing is held twice."""
+    if len(parts) == 1:
+        bias = parts[0].bias
+        return parts[0].weight.data, None if bias is None else bias.data
+    weight = torch.cat([part.weight.data for part in parts])
+    start = 0
+    for part in parts:
+        stop = start + part.out_features
+        part.weight.data = weight[start:stop]
+        start = stop
+    biases = [part.bias.data for part in parts if part.bias is not None]
+    return weight, torch.cat(biases) if len(biases) == len(parts) else None
