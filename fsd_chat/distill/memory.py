@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedModel
 
+from fsd_chat.distill.rolling import ROOM
 from fsd_chat.distill.training import Course
-from fsd_chat.distill.writing import ROOM, Style
+from fsd_chat.distill.writing import Style
 from fsd_chat.models.errors import ModelError
 from fsd_chat.models.hardware import memory_of
 from fsd_chat.models.loading import LoadedModel

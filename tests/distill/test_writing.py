@@ -12,8 +12,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from fsd_chat.distill.attention import share_heads, share_no_heads
 from fsd_chat.distill.records import Conversation, Shelf, Stored
+from fsd_chat.distill.rolling import ROOM
 from fsd_chat.distill.turns import Turns, turns_of
-from fsd_chat.distill.writing import ROOM, Kind, Style, Writer
+from fsd_chat.distill.writing import Kind, Style, Writer
 
 LEVELS = (1, 2, LAYERS)
 TEMPERATURES = (1.0, 0.7)
