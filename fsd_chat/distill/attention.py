@@ -42,8 +42,8 @@ def attend(
         return output, None
     folded = query.reshape(batch, key.shape[1], -1, size)
     found = torch.empty_like(folded)
+    mask = attention_mask
     for first, last, column in blocks or [(0, batch, 0)]:
-        mask = attention_mask
         found[first:last] = scaled_dot_product_attention(
             folded[first:last],
             key[first:last, :, column:],

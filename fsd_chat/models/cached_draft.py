@@ -31,22 +31,24 @@ class DraftReader(Reader):
         start, count = self._length, tokens.shape[0]
         if not self._draft.levels:
             self._informed = start + count
-            return self._rows(self._outputs(tokens, None), rows)
+            return self._rows(self._outputs(tokens, start, None), rows)
         # A token stands beside what the target had in mind before it.
         informed = min(count, max(0, self._target.length + 1 - start))
         outputs = []
         if informed:
             beside = self._draft.of_target(self._features(start, start + informed))
-            outputs.append(self._outputs(tokens[:informed], beside))
+            outputs.append(self._outputs(tokens[:informed], start, beside))
             self._informed = start + informed
             self._output = outputs[-1][-1:]
-        for token in tokens[informed:]:
-            outputs.append(self._outputs(token[None], self._draft.of_itself(self._output)))
-            self._output = outputs[-1]
+        for i in range(informed, count):
+            beside = self._draft.of_itself(self._output)
+            self._output = self._outputs(tokens[i : i + 1], start + i, beside)
+            outputs.append(self._output)
         return self._rows(torch.cat(outputs), rows)
 
-    def _outputs(self, tokens: Tensor, beside: Tensor | None) -> Tensor:
-        """tokens [n], and what stands beside each [n, hidden] → outputs [n, hidden]."""
+    def _outputs(self, tokens: Tensor, start: int, beside: Tensor | None) -> Tensor:
+        """tokens [n] from position `start` on, and what stands beside each [n, hidden] → outputs
+        [n, hidden]."""
         raise NotImplementedError
 
     def _features(self, start: int, stop: int) -> Tensor:
@@ -75,7 +77,7 @@ class CachedDraft(DraftReader, DynamicCachedModel):
         self._draft, self._target = draft, target
         super().__init__(draft.model, vocabulary, context)
 
-    def _outputs(self, tokens: Tensor, beside: Tensor | None) -> Tensor:
+    def _outputs(self, tokens: Tensor, start: int, beside: Tensor | None) -> Tensor:
         beside = None if beside is None else beside[None]
         return self._draft.read(tokens[None], beside, cache=self._cache, use_cache=True)[0]
 
@@ -94,8 +96,5 @@ class StaticCachedDraft(DraftReader, StaticCachedModel):
         self._draft, self._target = draft, target
         super().__init__(draft.model, layers, vocabulary, context)
 
-    def _outputs(self, tokens: Tensor, beside: Tensor | None) -> Tensor:
-        embedded: Tensor = self._embed(tokens)
-        if beside is not None:
-            embedded = embedded + beside
-        return self._layers.run(embedded, self._cache)[-1]
+    def _outputs(self, tokens: Tensor, start: int, beside: Tensor | None) -> Tensor:
+        return self._layers.run(self._draft.embed(tokens, beside), self._cache, start)[-1]

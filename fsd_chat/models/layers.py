@@ -82,19 +82,22 @@ class Layers:
         pair = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
         return pair[0].to(self._norm.dtype), pair[1].to(self._norm.dtype)
 
-    def run(self, embedded: Tensor, cache: Cache, levels: Sequence[int] = ()) -> list[Tensor]:
-        """embedded [n, hidden], which the cache takes in → outputs [n, hidden], after the last
-        norm; before them the hidden states that `levels` names, as transformers counts them: 0 is
-        the embedding, the last the output itself."""
-        count, state = embedded.shape[0], embedded
-        rotation = cache.make_room(count)
-        mask = _mask(cache.length, count, self.shape, state) if count > 1 else None
+    def run(
+        self, embedded: Tensor, cache: Cache, start: int, levels: Sequence[int] = ()
+    ) -> list[Tensor]:
+        """embedded [n, hidden] of the tokens from `start` on, which the cache takes in; whatever it
+        held there is gone → outputs [n, hidden], after the last norm; before them the hidden states
+        that `levels` names, as transformers counts them: 0 is the embedding, the last the output
+        itself."""
+        stop, state = start + embedded.shape[0], embedded
+        rotation = cache.make_room(start, stop)
+        mask = _mask(start, stop, self.shape, state) if stop - start > 1 else None
         wanted: dict[int, Tensor] = {0: state}
         for number, layer in enumerate(self.layers):
-            state = self._attend(layer, number, state, cache, rotation, mask)
+            state = self._attend(layer, number, start, state, cache, rotation, mask)
             state = state + self._feed_forward(layer, state)
-            wanted[number + 1] = state
-        cache.length += count
+            if number + 1 in levels:
+                wanted[number + 1] = state
         output = self._normed(state, self._norm)
         wanted[len(self.layers)] = output
         return [*(wanted[level] for level in levels), output]
@@ -106,6 +109,7 @@ class Layers:
         self,
         layer: Layer,
         number: int,
+        start: int,
         state: Tensor,
         cache: Cache,
         rotation: tuple[Tensor, Tensor],
@@ -122,7 +126,8 @@ class Layers:
         else:
             both = found[:, :turned]
         both = _rotated(both, *rotation).transpose(0, 1)
-        keys, values = cache.add(number, both[shape.heads :], found[:, turned:].transpose(0, 1))
+        new = both[shape.heads :], found[:, turned:].transpose(0, 1)
+        keys, values = cache.add(number, start, *new)
         # Heads that share keys stand side by side, as queries at one position: nothing is repeated.
         queries = both[: shape.heads].reshape(1, shape.key_heads, -1, shape.head_size)
         seen = functional.scaled_dot_product_attention(
@@ -143,16 +148,17 @@ def _rotated(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.addcmul(heads * cos, heads.roll(heads.shape[-1] // 2, dims=-1), sin)
 
 
-def _mask(before: int, count: int, shape: Shape, like: Tensor) -> Tensor:
-    """Added to the scores [heads that share keys · n, before + n]: a token sees none after it."""
-    columns = torch.arange(before + count, device=like.device)
-    unseen = columns > columns[before:, None]
+def _mask(start: int, stop: int, shape: Shape, like: Tensor) -> Tensor:
+    """Added to the scores [heads that share keys · n, stop]: a token sees none after it."""
+    columns = torch.arange(stop, device=like.device)
+    unseen = columns > columns[start:, None]
     mask = torch.zeros(unseen.shape, dtype=like.dtype, device=like.device)
     return mask.masked_fill_(unseen, -torch.inf).repeat(shape.heads // shape.key_heads, 1)
 
 
 class Cache:
-    """Keys and values of one text, in a buffer that is written in place; going back is a number."""
+    """Keys and values of one text, in a buffer that is written in place. How much of it is good is
+    for its user to know, so that going back costs nothing."""
 
     def __init__(
         self,
@@ -162,14 +168,12 @@ class Cache:
         rotations: Callable[[int], tuple[Tensor, Tensor]],
     ) -> None:
         """like: of the dtype and on the device of the keys."""
-        self.length = 0
         self._buffer = like.new_empty(2, layers, shape.key_heads, 0, shape.head_size)
         self._rotations = rotations
         self._turns = rotations(0)
 
-    def make_room(self, count: int) -> tuple[Tensor, Tensor]:
-        """For `count` more tokens; returns their rotations."""
-        start, stop = self.length, self.length + count
+    def make_room(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """For the tokens from `start` to `stop`; returns their rotations."""
         room = self._buffer.shape[3]
         if stop > room:
             room = max(ROOM, 2 * room, stop)
@@ -179,12 +183,13 @@ class Cache:
         cos, sin = self._turns
         return cos[start:stop], sin[start:stop]
 
-    def add(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """keys, values [key heads, n, size] of the next n tokens → those of the text so far."""
-        stop = self.length + keys.shape[1]
+    def add(self, layer: int, start: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """keys, values [key heads, n, size] of the n tokens from `start` on → those of the text up
+        to the last of them."""
+        stop = start + keys.shape[1]
         all_keys, all_values = self._buffer[0, layer], self._buffer[1, layer]
-        all_keys[:, self.length : stop] = keys
-        all_values[:, self.length : stop] = values
+        all_keys[:, start:stop] = keys
+        all_values[:, start:stop] = values
         return all_keys[:, :stop], all_values[:, :stop]
 
 
@@ -230,7 +235,7 @@ def agree(model: PreTrainedModel, layers: Layers) -> bool:
     expected = model(input_ids=text[None]).logits[0]
     embed: Any = model.get_input_embeddings()
     cache = layers.empty_cache()
-    pieces = [layers.run(embed(piece), cache)[-1] for piece in (text[:5], text[5:])]
+    pieces = [layers.run(embed(text[i:j]), cache, i)[-1] for i, j in ((0, 5), (5, 8))]
     return alike(expected, layers.head(torch.cat(pieces)))
 
 

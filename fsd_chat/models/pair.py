@@ -62,7 +62,7 @@ def load_pair(command: LoadPair, progress: Progress) -> Pair:
     lookup, source = _drafting(command.draft)
     share = 1.0 if source is None else 0.5
     target = load_model(command.target, part(progress, 0.0, share))
-    if not habits_of(target.model).can_roll_back:
+    if not _can_roll_back(target):
         why = (
             f"{target.name} keeps a recurrent state that cannot be rolled back, so nothing is "
             "drafted for it: it writes alone"
@@ -73,13 +73,18 @@ def load_pair(command: LoadPair, progress: Progress) -> Pair:
     draft = target
     if source != command.target:
         draft = load_model(source, part(progress, share, 1.0))
-    if not habits_of(draft.model).can_roll_back:
+    if not _can_roll_back(draft):
         why = (
             f"the draft {draft.name} keeps a recurrent state that cannot be rolled back, so it is "
             "not used: " + ("drafts are only copied" if lookup else "the target writes alone")
         )
         return _alone(command, target, why, lookup)
     return _together(command, target, draft, lookup)
+
+
+def _can_roll_back(one: LoadedModel) -> bool:
+    """Our own layers can; others have to be tried out."""
+    return one.layers is not None or habits_of(one.model).can_roll_back
 
 
 def _drafting(draft: ModelSource | None) -> tuple[bool, ModelSource | None]:

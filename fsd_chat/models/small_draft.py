@@ -66,12 +66,16 @@ class SmallDraft(nn.Module):
         carried: Tensor = self.carry(functional.rms_norm(output, output.shape[-1:]))
         return carried
 
+    def embed(self, tokens: Tensor, beside: Tensor | None) -> Tensor:
+        """tokens [..., n], and what stands beside each [..., n, hidden] → what the layers read
+        [..., n, hidden]."""
+        embedded: Tensor = self.model.get_input_embeddings()(tokens)
+        return embedded if beside is None else embedded + beside
+
     def read(self, tokens: Tensor, beside: Tensor | None, **options: Any) -> Tensor:
         """tokens [b, n], and what stands beside each [b, n, hidden] → outputs [b, n, hidden], the
         head's input. options: the model's own (cache, position_ids, attention_mask)."""
-        embedded = self.model.get_input_embeddings()(tokens)
-        if beside is not None:
-            embedded = embedded + beside
+        embedded = self.embed(tokens, beside)
         output: Tensor = self.model.base_model(inputs_embeds=embedded, **options).last_hidden_state
         return output
 

@@ -29,16 +29,10 @@ class StaticCachedModel(TargetReader):
         self._embed: Any = model.get_input_embeddings()
         super().__init__(model, vocabulary, context, levels)
 
-    def _clear(self) -> None:
-        super()._clear()
-        self._cache.length = 0
-
     def _read(self, tokens: Tensor, rows: int) -> Tensor:
-        *states, output = self._layers.run(self._embed(tokens), self._cache, self._kept.levels)
+        *states, output = self._layers.run(
+            self._embed(tokens), self._cache, self._length, self._kept.levels
+        )
         if states:
             self._kept.add(self._length, states)
         return self._layers.head(output[-rows:])
-
-    def _go_back(self, length: int) -> None:
-        super()._go_back(length)
-        self._cache.length = length
