@@ -150,12 +150,18 @@ def spectrum(log_p: Tensor, log_q: Tensor) -> Tensor:
         "tv": ((p - q).abs_().sum(dim=-1) / 2).clamp_max(1),
         "js-as-released": -(p_above + p_below + q_above + q_below) / 4,
     }
-    found = torch.stack([shared[name] for name in WHOLE_ROW], dim=-1).clamp_min(0)
-    return found.masked_fill(found > _UNBOUNDED, torch.inf)
+    p_beyond = ((p > 0) & (log_q == -torch.inf)).any(dim=-1)
+    q_beyond = ((q > 0) & (log_p == -torch.inf)).any(dim=-1)
+    infinite = {
+        "kl-draft-target": q_beyond,
+        "kl-target-draft": p_beyond,
+        "js-as-released": p_beyond | q_beyond,
+    }
+    for name, where in infinite.items():
+        shared[name] = shared[name].masked_fill(where, torch.inf)
+    return torch.stack([shared[name] for name in WHOLE_ROW], dim=-1).clamp_min(0)
 
 
 _SMALLEST = torch.finfo(torch.float32).tiny
 _LOWEST = torch.finfo(torch.float32).min
-"""For -inf: nothing times it is nothing and not NaN, and anything else times it is beyond every
-divergence of two rows that have mass in the same places, and so beyond this:"""
-_UNBOUNDED = 1e18
+"""For -inf, so that nothing times it is nothing and not NaN."""

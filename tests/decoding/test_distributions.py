@@ -174,6 +174,20 @@ def test_samples_follow_the_weights() -> None:
     assert shares[1] == 0
 
 
+def test_a_sample_is_a_token_with_weight_though_the_random_number_rounds_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch, "rand", lambda shape, **options: torch.ones(shape).double())
+
+    assert sample(torch.tensor([[0.0, 3.0, 2.0, 0.0, 0.0]]), torch.Generator()).tolist() == [2]
+
+
+def test_a_sample_of_a_row_of_nan_is_an_id_that_there_is() -> None:
+    rows = torch.tensor([[math.nan, 1.0, 1.0], [1.0, 1.0, math.nan], [math.nan] * 3])
+
+    assert all(0 <= token < 3 for token in sample(rows, torch.Generator().manual_seed(1)).tolist())
+
+
 def test_sampling_follows_the_seed() -> None:
     weights = random_rows(10).softmax(dim=-1)
 

@@ -120,6 +120,32 @@ def test_no_finite_row_however_odd_gives_nan(name: str, form: str) -> None:
     assert not bool(spectrum(log_p, log_q).isnan().any())
 
 
+@pytest.mark.parametrize("vocabulary", [4, 50_000])
+def test_the_spectrum_is_every_divergence_by_itself(vocabulary: int) -> None:
+    generator = torch.Generator().manual_seed(6)
+    pairs = [torch.randn(2, 40, vocabulary, generator=generator) * 3]
+    if vocabulary == 4:
+        pairs.append(torch.tensor(list(product(ODD_ROWS, ODD_ROWS))).transpose(0, 1))
+    for P, Q in pairs:
+        log_p, log_q = raw_log_probabilities(P), raw_log_probabilities(Q)
+        found = spectrum(log_p, log_q)
+        for column, name in enumerate(WHOLE_ROW):
+            expected = WHOLE_ROW[name](log_p, log_q)
+            torch.testing.assert_close(found[:, column], expected, rtol=1e-4, atol=2e-6)
+
+
+def test_the_spectrum_keeps_within_its_bounds_and_is_zero_for_equal_rows() -> None:
+    P, Q = torch.randn(2, 20, 50_000, generator=torch.Generator().manual_seed(1)) * 3
+    P[:, ::2] -= 1e4
+    Q[:, 1::2] -= 1e4
+    log_p, log_q = raw_log_probabilities(P), raw_log_probabilities(Q)
+
+    values = spectrum(log_p, log_q)
+
+    assert bool((values <= torch.tensor(list(LARGEST.values()))).all())
+    assert spectrum(log_p, log_p).flatten().tolist() == pytest.approx([0.0] * 100, abs=1e-6)
+
+
 def test_a_row_of_half_precision_is_compared_in_float32() -> None:
     P, Q = torch.tensor([[4.0, 1.0, 0.5]]), torch.tensor([[1.0, 4.0, 0.5]])
 
