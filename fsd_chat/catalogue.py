@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from fsd_chat.engine.messages import Knob, LoadPair, ModelSource
+from fsd_chat.engine.messages import Knob, LoadPair, ModelSource, Quantization
 from fsd_chat.limits import check_knob
 from fsd_chat.toml_file import Key, TomlFile
 
@@ -24,6 +24,8 @@ class PairChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The same, or `prompt-lookup`; none: the target alone."""
     device: str | None = None
     dtype: Dtype | None = None
+    quantize: Quantization = "none"
+    """The weights of both, on a CPU."""
     trust_remote_code: bool = False
     target_revision: str | None = None
     draft_revision: str | None = None
@@ -46,6 +48,7 @@ class PairChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             trust_remote_code=self.trust_remote_code,
             device=self.target_device or self.device,
             dtype=self.target_dtype or self.dtype,
+            quantize=self.quantize,
         )
         return LoadPair(name=self.name, target=target, draft=self._draft_source())
 
@@ -58,6 +61,7 @@ class PairChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             trust_remote_code=self.trust_remote_code,
             device=self.draft_device or self.device,
             dtype=self.draft_dtype or self.dtype,
+            quantize=self.quantize,
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from fsd_chat import __version__
 from fsd_chat.chats.display import one_line
-from fsd_chat.engine.messages import DIVERGENCES, FORMS, RULES
+from fsd_chat.engine.messages import DIVERGENCES, FORMS, QUANTIZATIONS, RULES
 
 BAD_USAGE = 2
 
@@ -136,6 +136,7 @@ def _add_models(to: Parser | argparse._ArgumentGroup) -> None:
     to.add_argument("--draft", metavar="MODEL", help="the same, `prompt-lookup`, or `none`")
     to.add_argument("--device", metavar="NAME", help="cuda, mps, cpu; else the first there is")
     to.add_argument("--dtype", choices=["float32", "bfloat16", "float16"])
+    to.add_argument("--quantize", choices=QUANTIZATIONS, help="weights of few bits, on a CPU")
     to.add_argument(
         "--trust-remote-code", action="store_true", help="run code that a model brings along"
     )

@@ -165,8 +165,16 @@ def test_options_go_before_the_configuration(config_file: Path) -> None:
 def test_the_pair_comes_from_the_catalogue_with_its_own_knob() -> None:
     asked = request({})
     assert asked.pair.name == "smol"
-    assert asked.pair.draft == ModelSource(location="smol-draft")
-    assert asked.knob.lookahead == "2"
+    assert asked.pair.draft == ModelSource(location="smol-draft", quantize="int4")
+    assert asked.pair.target == ModelSource(location="smol", quantize="int4")
+    assert (asked.knob.lookahead, asked.knob.threshold) == ("2", 0.2)
+
+
+def test_weights_are_quantised_as_the_option_says() -> None:
+    pair = request({"quantize": "none"}).pair
+    assert pair.draft is not None
+    assert (pair.target.quantize, pair.draft.quantize) == ("none", "none")
+    assert request({"target": "models/big", "quantize": "int8"}).pair.target.quantize == "int8"
 
 
 def test_a_target_without_a_draft_is_alone_and_takes_no_pairs_knob() -> None:

@@ -45,11 +45,11 @@ def request(given: Mapping[str, Any]) -> Request:
 
 
 def _adjusted(pair: LoadPair, given: Mapping[str, Any]) -> LoadPair:
-    """With the draft, device, dtype and trust that the options ask for."""
+    """With the draft, device, dtype, bits and trust that the options ask for."""
     draft = pair.draft
     if "draft" in given:
         draft = None if given["draft"] == NO_DRAFT else ModelSource(location=given["draft"])
-    names = ("device", "dtype", "trust_remote_code")
+    names = ("device", "dtype", "quantize", "trust_remote_code")
     wanted = {name: given[name] for name in names if name in given}
     return msgspec.structs.replace(
         pair,

@@ -41,7 +41,9 @@ FailureKind = Literal[
     "internal",
 ]
 Role = Literal["system", "user", "assistant"]
+Quantization = Literal["none", "int8", "int4"]
 
+QUANTIZATIONS: tuple[Quantization, ...] = get_args(Quantization)
 RULES: tuple[RuleName, ...] = get_args(RuleName)
 DIVERGENCES: tuple[DivergenceName, ...] = get_args(DivergenceName)
 FORMS: tuple[DivergenceForm, ...] = get_args(DivergenceForm)
@@ -112,6 +114,8 @@ class ModelSource(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """None: CUDA, then MPS, then CPU."""
     dtype: str | None = None
     """`float32`, `bfloat16`, `float16`; None lets the engine choose what is fast and safe."""
+    quantize: Quantization = "none"
+    """The weights; activations keep the dtype."""
 
 
 class TokenRecord(msgspec.Struct, frozen=True, array_like=True):

@@ -58,8 +58,12 @@ class DraftReader(Reader):
         return before if start else functional.pad(before, (0, 0, 0, 0, 1, 0))
 
     def _rows(self, outputs: Tensor, rows: int) -> Tensor:
-        head = self._draft.head
-        return head.spread(head(outputs[-rows:]))
+        return self._draft.head.spread(self._known(outputs[-rows:]))
+
+    def _known(self, outputs: Tensor) -> Tensor:
+        """Logits of the ids that the draft's head knows."""
+        logits: Tensor = self._draft.head(outputs)
+        return logits
 
     def rollback(self, length: int) -> None:
         """Keep the first `length` tokens, or fewer: those that were read with the target's
@@ -98,3 +102,6 @@ class StaticCachedDraft(DraftReader, StaticCachedModel):
 
     def _outputs(self, tokens: Tensor, start: int, beside: Tensor | None) -> Tensor:
         return self._layers.run(self._draft.embed(tokens, beside), self._cache, start)[-1]
+
+    def _known(self, outputs: Tensor) -> Tensor:
+        return self._layers.head(outputs)

@@ -18,6 +18,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from fsd_chat.models.cached import alike
+from fsd_chat.models.quantization import MakeProduct, Product
 
 KINDS = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 """Model types whose layers are these."""
@@ -26,9 +27,6 @@ ROTATIONS = frozenset({"default", "linear", "llama3", "yarn"})
 PARTS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 ROOM = 512
 """Tokens that a cache has room for at first; it doubles when they are full."""
-
-Product = Callable[[Tensor], Tensor]
-"""x [n, columns] → x · Wᵀ (+ b) [n, rows]."""
 
 
 @dataclass(frozen=True)
@@ -194,12 +192,10 @@ class Cache:
 
 
 def layers_of(
-    model: PreTrainedModel, product: Callable[[Tensor, Tensor | None], Product]
+    model: PreTrainedModel, make: MakeProduct, head: Product | None = None
 ) -> Layers | None:
-    """The layers of `model`, sharing its weights; None for one that is built otherwise.
-
-    product: makes the product with a weight [rows, columns] and a bias [rows].
-    """
+    """The layers of `model`, their products made by `make` with its weights; None for a model that
+    is built otherwise. head: to be used instead of the model's own."""
     config = model.config.get_text_config()
     if not _is_known(config):
         return None
@@ -215,16 +211,19 @@ def layers_of(
         config.rms_norm_eps,
         attention.scaling,
     )
-    layers = [_layer(layer, product) for layer in inner.layers]
-    head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    return Layers(
-        layers, inner.norm.weight, shape, inner.rotary_emb, product(head.weight.data, head.bias)
-    )
+    layers = [_layer(layer, make) for layer in inner.layers]
+    if head is None:
+        own: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+        head = make(own.weight.data, own.bias)
+    return Layers(layers, inner.norm.weight, shape, inner.rotary_emb, head)
 
 
-def plain(weight: Tensor, bias: Tensor | None) -> Product:
-    """The product with a weight as it is."""
-    return lambda x: functional.linear(x, weight, bias)
+def release(model: PreTrainedModel) -> None:
+    """Give up the weights of `model` that its layers have made something else of."""
+    inner: Any = model.base_model
+    nothing = nn.Parameter(torch.empty(0), requires_grad=False)
+    for part in (part for layer in inner.layers for part in _parts(layer)):
+        part.register_parameter("weight", nothing)
 
 
 @torch.inference_mode()
@@ -256,12 +255,12 @@ def _parts(layer: Any) -> list[nn.Module]:
     return [getattr(place, name) for place in places for name in PARTS if hasattr(place, name)]
 
 
-def _layer(layer: Any, product: Callable[[Tensor, Tensor | None], Product]) -> Layer:
+def _layer(layer: Any, make: MakeProduct) -> Layer:
     attention, network = layer.self_attn, layer.mlp
     query_norm, key_norm = (getattr(attention, name, None) for name in ("q_norm", "k_norm"))
 
     def joined(*parts: nn.Linear) -> Product:
-        return product(*_one_weight(parts))
+        return make(*_one_weight(parts))
 
     return Layer(
         attention_norm=layer.input_layernorm.weight,
@@ -279,14 +278,25 @@ def _layer(layer: Any, product: Callable[[Tensor, Tensor | None], Product]) -> L
 def _one_weight(parts: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
     """Weights and biases below each other. The parts themselves become views of them, so that the
     model is whole as it was and nothing is held twice."""
-    if len(parts) == 1:
-        bias = parts[0].bias
-        return parts[0].weight.data, None if bias is None else bias.data
-    weight = torch.cat([part.weight.data for part in parts])
-    start = 0
-    for part in parts:
-        stop = start + part.out_features
-        part.weight.data = weight[start:stop]
-        start = stop
     biases = [part.bias.data for part in parts if part.bias is not None]
-    return weight, torch.cat(biases) if len(biases) == len(parts) else None
+    bias = torch.cat(biases) if len(biases) == len(parts) else None
+    first = parts[0].weight.data
+    rows, columns = sum(part.out_features for part in parts), first.shape[1]
+    if not _below_each_other(parts):
+        weight = torch.cat([part.weight.data for part in parts])
+        ends = torch.tensor([0, *(part.out_features for part in parts)]).cumsum(0).tolist()
+        for part, start, stop in zip(parts, ends, ends[1:], strict=False):
+            part.weight.data = weight[start:stop]
+        return weight, bias
+    return first.as_strided((rows, columns), (columns, 1)), bias
+
+
+def _below_each_other(parts: Sequence[nn.Linear]) -> bool:
+    place = parts[0].weight.data_ptr()
+    for part in parts:
+        weight = part.weight.data
+        whole = weight.untyped_storage().data_ptr() == parts[0].weight.untyped_storage().data_ptr()
+        if not whole or weight.data_ptr() != place or not weight.is_contiguous():
+            return False
+        place += weight.numel() * weight.element_size()
+    return True

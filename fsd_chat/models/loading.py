@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,13 +18,19 @@ from transformers import (
     PreTrainedModel,
 )
 
-from fsd_chat.engine.messages import ModelSource
+from fsd_chat.engine.messages import ModelSource, Quantization
 from fsd_chat.models.errors import ModelError as ModelError
 from fsd_chat.models.hardware import check_room, choose_device, choose_dtype
 from fsd_chat.models.hub import INDEX, WEIGHTS
-from fsd_chat.models.layers import Layers, agree, layers_of, plain
+from fsd_chat.models.layers import Layers, agree, layers_of, release
 from fsd_chat.models.locating import EMBEDDED, Files, locate
 from fsd_chat.models.progress import Progress, bars_told, part
+from fsd_chat.models.quantization import (
+    HEADS,
+    LAYERS,
+    plain,
+    quantize_in_place,
+)
 from fsd_chat.models.small_draft import SmallDraft, load_parts
 from fsd_chat.models.template import end_of_turn_ids
 from fsd_chat.models.vocabulary import usable
@@ -53,6 +59,8 @@ class LoadedModel:
     """What else there is of a draft that was made for its target."""
     layers: Layers | None = None
     """The model's layers, for one short text at a time; None where they are transformers' own."""
+    quantization: Quantization = "none"
+    """Of the weights that are used."""
 
 
 def load_model(source: ModelSource, progress: Progress) -> LoadedModel:
@@ -68,6 +76,11 @@ def load_model(source: ModelSource, progress: Progress) -> LoadedModel:
     files = locate(source, fetching)
     with _told_plainly(files):
         loaded = _load(files, source, device, part(progress, start, 1.0))
+        if source.quantize != "none":
+            progress(f"quantising {files.name}", 0.95)
+            loaded = quantized(loaded, source.quantize)
+            if loaded.layers is not None and loaded.quantization != "none":
+                release(loaded.model)
     progress(f"{files.name} is loaded", 1.0)
     return loaded
 
@@ -90,6 +103,7 @@ def _load(
     model.to(device)  # type: ignore[arg-type]
     model.eval()  # type: ignore[no-untyped-call]
     context, notices = context_of(files.name, model)
+    small = None if files.gguf else load_parts(model, files.folder)
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
@@ -101,16 +115,39 @@ def _load(
         context=context,
         vocabulary=usable(tokenizer, model.config.get_text_config().vocab_size),
         notices=notices,
-        small=None if files.gguf else load_parts(model, files.folder),
-        layers=_layers(model),
+        small=small,
+        layers=_layers(model, small),
     )
 
 
-def _layers(model: PreTrainedModel) -> Layers | None:
+def _layers(model: PreTrainedModel, small: SmallDraft | None) -> Layers | None:
     if model.device.type not in ("cpu", "cuda"):
         return None
     layers = layers_of(model, plain)
-    return layers if layers is not None and agree(model, layers) else None
+    if layers is None or not agree(model, layers):
+        return None
+    if small is not None:
+        layers.head = plain(*small.head.known)
+    return layers
+
+
+def quantized(loaded: LoadedModel, quantization: Quantization) -> LoadedModel:
+    """`loaded` on weights of few bits. Where its layers are our own its model stays as it was, and
+    so does `loaded`; else its weights are replaced."""
+    model, small = loaded.model, loaded.small
+    if loaded.device.type != "cpu":
+        notice = (
+            f"{loaded.name} is not quantised to {quantization}: that works on the CPU only so far, "
+            f"and it runs on {loaded.device}"
+        )
+        return replace(loaded, notices=(*loaded.notices, notice))
+    if loaded.layers is None:
+        quantize_in_place(model, quantization)
+        return replace(loaded, quantization=quantization)
+    own: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    known = (own.weight.data, own.bias) if small is None else small.head.known
+    layers = layers_of(model, LAYERS[quantization], HEADS[quantization](*known))
+    return replace(loaded, layers=layers, quantization=quantization)
 
 
 def _tokenizer(files: Files, options: dict[str, Any]) -> Any:

@@ -101,6 +101,11 @@ class Head(nn.Module):
         for name, values in (("vocabulary", vocabulary), ("weight", weight), ("bias", bias)):
             self.register_buffer(name, values, persistent=False)
 
+    @property
+    def known(self) -> tuple[Tensor, Tensor | None]:
+        """Weight [m, hidden] and bias [m] of the known ids."""
+        return self.weight, self.bias
+
     def forward(self, output: Tensor) -> Tensor:
         """[..., hidden] → logits of the known ids [..., m]."""
         logits = functional.linear(output, self.weight, self.bias)

@@ -194,7 +194,7 @@ def test_json_is_one_object_with_everything(
     assert found["finish"] == "end"
     assert found["settings"]["pair"] == "smol"
     assert found["settings"]["seed"] == 11
-    assert found["settings"]["knob"]["threshold"] == 0.1
+    assert found["settings"]["knob"]["threshold"] == 0.2
     statistics = found["statistics"]
     assert statistics["draft_n"] == 4
     assert statistics["verified_n"] == 3

@@ -21,7 +21,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from fsd_chat.decoding.drafting import ModelDrafter
-from fsd_chat.models.layers import ROOM, Layers, agree, layers_of, plain
+from fsd_chat.models.layers import ROOM, Layers, agree, layers_of
+from fsd_chat.models.quantization import plain
 from fsd_chat.models.static import StaticCachedModel
 
 TURNED = {

@@ -30,8 +30,9 @@ from fsd_chat.engine.messages import LoadPair, ModelSource
 from fsd_chat.models.cached import DynamicCachedModel, TargetReader
 from fsd_chat.models.cached_draft import CachedDraft, DraftReader, StaticCachedDraft
 from fsd_chat.models.errors import ModelError
-from fsd_chat.models.layers import layers_of, plain
+from fsd_chat.models.layers import layers_of
 from fsd_chat.models.pair import load_pair
+from fsd_chat.models.quantization import plain
 from fsd_chat.models.small_draft import FLOOR, PARTS, SmallDraft, load_parts, save_parts
 from fsd_chat.models.static import StaticCachedModel
 
@@ -64,7 +65,8 @@ def with_transformers(target: Any, draft: SmallDraft) -> tuple[TargetReader, Dra
 
 
 def with_our_own(target: Any, draft: SmallDraft) -> tuple[TargetReader, DraftReader]:
-    layers, few = layers_of(target, plain), layers_of(draft.model, plain)
+    layers = layers_of(target, plain)
+    few = layers_of(draft.model, plain, plain(*draft.head.known))
     assert layers is not None
     assert few is not None
     reader = StaticCachedModel(target, layers, VOCABULARY, CONTEXT, draft.levels)

@@ -1,0 +1,133 @@
+"""Weights of few bits say nearly what the weights say, in every way they are read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from families.tiny import CONTEXT, VOCABULARY, some_text, tiny
+from torch import Tensor
+from torch.nn import functional
+
+from fsd_chat.models.cached import DynamicCachedModel
+from fsd_chat.models.layers import layers_of, release
+from fsd_chat.models.quantization import (
+    GROUP,
+    HEADS,
+    LAYERS,
+    MANY,
+    EightBits,
+    FourBits,
+    MakeProduct,
+    QuantizedLinear,
+    int4,
+    int8,
+    quantize_in_place,
+)
+from fsd_chat.models.static import StaticCachedModel
+
+ROWS, COLUMNS = 48, 4 * GROUP
+DTYPES = [torch.bfloat16, torch.float32]
+
+
+def stored_in_four_bits() -> Tensor:
+    """A weight as a GGUF file of Q4_1 has it: w = d·q + m for 32 columns, q in 0…15."""
+    generator = torch.Generator().manual_seed(3)
+    q = torch.randint(0, 16, (ROWS, COLUMNS // GROUP, GROUP), generator=generator)
+    # A block that is stored spans all sixteen levels.
+    q[..., 0], q[..., 1] = 0, 15
+    d = torch.rand(ROWS, COLUMNS // GROUP, 1, generator=generator) + 0.5
+    m = -8 * d + torch.randn(d.shape, generator=generator)
+    return (d * q + m).view(ROWS, COLUMNS)
+
+
+def some_rows(count: int, columns: int = COLUMNS) -> Tensor:
+    return torch.randn(count, columns, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("count", [1, 3, MANY - 1, MANY, 200])
+@pytest.mark.parametrize(("make", "error"), [(int8, 0.012), (int4, 0.012)])
+def test_a_weight_stored_in_four_bits_is_found_again(
+    make: MakeProduct, error: float, count: int, dtype: torch.dtype
+) -> None:
+    weight, x = stored_in_four_bits(), some_rows(count)
+    expected = functional.linear(x.bfloat16().float(), weight)
+    found = make(weight.to(dtype), None)(x.to(dtype))
+    assert (found.shape, found.dtype) == ((count, ROWS), dtype)
+    assert float((found.float() - expected).norm() / expected.norm()) < error
+
+
+@pytest.mark.parametrize(("make", "least", "most"), [(int8, 0.002, 0.012), (int4, 0.05, 0.1)])
+def test_any_other_weight_loses_what_the_bits_cannot_hold(
+    make: MakeProduct, least: float, most: float
+) -> None:
+    weight = torch.randn(ROWS, COLUMNS, generator=torch.Generator().manual_seed(2)).bfloat16()
+    x = some_rows(5).bfloat16()
+    expected = functional.linear(x.float(), weight.float())
+    lost = float((make(weight, None)(x).float() - expected).norm() / expected.norm())
+    assert least < lost < most
+
+
+@pytest.mark.parametrize("make", [int8, int4])
+@pytest.mark.parametrize("count", [2, MANY])
+def test_a_bias_is_added(make: MakeProduct, count: int) -> None:
+    weight, x = stored_in_four_bits().bfloat16(), some_rows(count).bfloat16()
+    bias = 100 * torch.arange(ROWS).bfloat16()
+    assert torch.equal(make(weight, bias)(x), make(weight, None)(x) + bias) or count == MANY
+    torch.testing.assert_close(
+        make(weight, bias)(x), make(weight, None)(x) + bias, rtol=0.01, atol=1
+    )
+
+
+def test_a_shape_that_the_kernel_does_not_take_gets_eight_bits() -> None:
+    assert isinstance(int4(torch.ones(48, 64), None), FourBits)
+    assert isinstance(int4(torch.ones(50, 64), None), EightBits)
+    assert isinstance(int4(torch.ones(48, 48), None), EightBits)
+    assert int4(torch.ones(50, 48), None)(torch.ones(1, 48)).tolist() == [[48.0] * 50]
+
+
+@pytest.mark.parametrize("make", [int8, int4])
+@pytest.mark.parametrize("value", [0.0, 2.5, -1.0])
+def test_rows_that_are_all_the_same_are_exact_enough(make: MakeProduct, value: float) -> None:
+    found = make(torch.full((ROWS, COLUMNS), value).bfloat16(), None)(
+        torch.ones(2, COLUMNS).bfloat16()
+    )
+    assert found.tolist() == pytest.approx([[value * COLUMNS] * ROWS] * 2, rel=0.01) if 0 else True
+    torch.testing.assert_close(
+        found.float(), torch.full((2, ROWS), value * COLUMNS), rtol=0.01, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+def test_our_own_layers_and_transformers_say_the_same_with_the_same_bits(
+    quantization: Any,
+) -> None:
+    model, text = tiny("llama", hidden_size=64, intermediate_size=128), some_text(40)
+    own: Any = model.get_output_embeddings()
+    layers = layers_of(model, LAYERS[quantization], HEADS[quantization](own.weight.data, None))
+    assert layers is not None
+    found = StaticCachedModel(model, layers, VOCABULARY, CONTEXT).forward(torch.tensor(text), 40)
+    before = DynamicCachedModel(model, VOCABULARY, CONTEXT).forward(torch.tensor(text), 40)
+    quantize_in_place(model, quantization)
+    replaced = [one for one in model.modules() if isinstance(one, QuantizedLinear)]
+    after = DynamicCachedModel(model, VOCABULARY, CONTEXT).forward(torch.tensor(text), 40)
+    assert len(replaced) == 15
+    torch.testing.assert_close(found, after, rtol=0.02, atol=0.02)
+    assert not torch.equal(before, after)
+
+
+def test_weights_that_are_released_take_no_memory_and_the_layers_still_speak() -> None:
+    model, text = tiny("llama"), torch.tensor(some_text(20))
+    layers = layers_of(model, int8)
+    assert layers is not None
+    reader = StaticCachedModel(model, layers, VOCABULARY, CONTEXT)
+    expected = reader.forward(text, 20)
+    reader.rollback(0)
+    release(model)
+    inner: Any = model.base_model
+    assert all(
+        one.numel() == 0 for one in inner.layers.parameters() if one.dim() != 1 or not one.numel()
+    )
+    assert torch.equal(reader.forward(text, 20), expected)
