@@ -64,6 +64,11 @@ def parser() -> Parser:
     bench.add_argument(
         "-T", "--threshold", metavar="T[,T]", help="of FSD, one or several; else the pair's"
     )
+    bench.add_argument(
+        "--against",
+        metavar="WAY[,WAY]",
+        help="transformers' generate; the target alone in none, int8 or int4",
+    )
 
     config = command("config", "where the configuration is, and what is in force")
     config.add_argument("what", choices=["path", "show"])

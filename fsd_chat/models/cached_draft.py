@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fsd_chat.models.cached import DynamicCachedModel, Reader, TargetReader
+from fsd_chat.models.cached import DynamicCachedModel, Reader
 from fsd_chat.models.layers import Layers
 from fsd_chat.models.small_draft import SmallDraft
 from fsd_chat.models.static import StaticCachedModel
+
+
+class Seer(Protocol):
+    """A target that has read `length` tokens and tells what it had in mind (`TargetReader`)."""
+
+    @property
+    def length(self) -> int: ...
+
+    def features(self, start: int, stop: int) -> Tensor: ...
 
 
 class DraftReader(Reader):
@@ -18,7 +29,7 @@ class DraftReader(Reader):
     read again with what the target had in mind; the loop need not know."""
 
     _draft: SmallDraft
-    _target: TargetReader
+    _target: Seer
     """Keeps the levels that the draft wants; its text is what is drafted for."""
 
     def _clear(self) -> None:
@@ -75,9 +86,7 @@ class DraftReader(Reader):
 class CachedDraft(DraftReader, DynamicCachedModel):
     """With transformers' layers and cache."""
 
-    def __init__(
-        self, draft: SmallDraft, vocabulary: int, context: int, target: TargetReader
-    ) -> None:
+    def __init__(self, draft: SmallDraft, vocabulary: int, context: int, target: Seer) -> None:
         self._draft, self._target = draft, target
         super().__init__(draft.model, vocabulary, context)
 
@@ -95,7 +104,7 @@ class StaticCachedDraft(DraftReader, StaticCachedModel):
         layers: Layers,
         vocabulary: int,
         context: int,
-        target: TargetReader,
+        target: Seer,
     ) -> None:
         self._draft, self._target = draft, target
         super().__init__(draft.model, layers, vocabulary, context)

@@ -29,14 +29,18 @@ ROOM = 512
 """Tokens that a cache has room for at first; it doubles when they are full."""
 
 
+Norm = Callable[[Tensor], Tensor]
+"""x [..., size] → x / √(mean x² + ε) · weight [..., size] (Zhang and Sennrich 2019)."""
+
+
 @dataclass(frozen=True)
 class Layer:
-    attention_norm: Tensor
+    attention_norm: Norm
     queries_keys_values: Product
-    query_norm: Tensor | None
-    key_norm: Tensor | None
+    query_norm: Norm | None
+    key_norm: Norm | None
     attention_out: Product
-    feed_forward_norm: Tensor
+    feed_forward_norm: Norm
     gate_and_up: Product
     down: Product
 
@@ -46,7 +50,6 @@ class Shape:
     heads: int
     key_heads: int
     head_size: int
-    epsilon: float
     scaling: float
 
 
@@ -56,21 +59,25 @@ class Layers:
     def __init__(
         self,
         layers: Sequence[Layer],
-        norm: Tensor,
+        norm: Norm,
         shape: Shape,
         rotation: Any,
         head: Product,
+        dtype: torch.dtype,
     ) -> None:
-        """rotation: transformers' module, of which the frequencies are used."""
+        """rotation: transformers' module, of which the frequencies are used. dtype: of what the
+        layers read and of the keys and values."""
         self.layers = tuple(layers)
         self.head = head
         self.shape = shape
         self._norm = norm
+        self._dtype = dtype
         self._frequencies: Tensor = rotation.inv_freq.float()
         self._magnitude: float = rotation.attention_scaling
 
     def empty_cache(self) -> Cache:
-        return Cache(len(self.layers), self.shape, self._norm, self._rotations)
+        like = torch.empty(0, dtype=self._dtype, device=self._frequencies.device)
+        return Cache(len(self.layers), self.shape, like, self._rotations)
 
     def _rotations(self, count: int) -> tuple[Tensor, Tensor]:
         """Cosines and sines for the first `count` positions, as `_rotated` takes them."""
@@ -78,7 +85,7 @@ class Layers:
         angles = position[:, None, None] * self._frequencies
         cos, sin = angles.cos() * self._magnitude, angles.sin() * self._magnitude
         pair = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
-        return pair[0].to(self._norm.dtype), pair[1].to(self._norm.dtype)
+        return pair[0].to(self._dtype), pair[1].to(self._dtype)
 
     def run(
         self, embedded: Tensor, cache: Cache, start: int, levels: Sequence[int] = ()
@@ -96,12 +103,9 @@ class Layers:
             state = state + self._feed_forward(layer, state)
             if number + 1 in levels:
                 wanted[number + 1] = state
-        output = self._normed(state, self._norm)
+        output = self._norm(state)
         wanted[len(self.layers)] = output
         return [*(wanted[level] for level in levels), output]
-
-    def _normed(self, state: Tensor, weight: Tensor) -> Tensor:
-        return functional.rms_norm(state, weight.shape, weight, self.shape.epsilon)
 
     def _attend(
         self,
@@ -115,11 +119,11 @@ class Layers:
     ) -> Tensor:
         shape, count = self.shape, state.shape[0]
         turned = shape.heads + shape.key_heads
-        found = layer.queries_keys_values(self._normed(state, layer.attention_norm))
+        found = layer.queries_keys_values(layer.attention_norm(state))
         found = found.view(count, turned + shape.key_heads, shape.head_size)
         if layer.query_norm is not None and layer.key_norm is not None:
-            queries = self._normed(found[:, : shape.heads], layer.query_norm)
-            keys = self._normed(found[:, shape.heads : turned], layer.key_norm)
+            queries = layer.query_norm(found[:, : shape.heads])
+            keys = layer.key_norm(found[:, shape.heads : turned])
             both = torch.cat((queries, keys), dim=1)
         else:
             both = found[:, :turned]
@@ -135,7 +139,7 @@ class Layers:
         return state + layer.attention_out(seen.reshape(count, -1))
 
     def _feed_forward(self, layer: Layer, state: Tensor) -> Tensor:
-        both = layer.gate_and_up(self._normed(state, layer.feed_forward_norm))
+        both = layer.gate_and_up(layer.feed_forward_norm(state))
         gate, up = both.chunk(2, dim=-1)
         return layer.down(functional.silu(gate).mul_(up))
 
@@ -208,14 +212,14 @@ def layers_of(
         config.num_attention_heads,
         config.num_key_value_heads,
         attention.head_dim,
-        config.rms_norm_eps,
         attention.scaling,
     )
-    layers = [_layer(layer, make) for layer in inner.layers]
+    layers = [_layer(layer, make, config.rms_norm_eps) for layer in inner.layers]
+    norm = _norm(inner.norm.weight.data, config.rms_norm_eps)
     if head is None:
         own: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
         head = make(own.weight.data, own.bias)
-    return Layers(layers, inner.norm.weight, shape, inner.rotary_emb, head)
+    return Layers(layers, norm, shape, inner.rotary_emb, head, model.dtype)
 
 
 def release(model: PreTrainedModel) -> None:
@@ -255,20 +259,38 @@ def _parts(layer: Any) -> list[nn.Module]:
     return [getattr(place, name) for place in places for name in PARTS if hasattr(place, name)]
 
 
-def _layer(layer: Any, make: MakeProduct) -> Layer:
+def _norm(weight: Tensor, epsilon: float) -> Norm:
+    """weight [size]."""
+    if weight.device.type != "cpu":
+        return lambda x: functional.rms_norm(x, weight.shape, weight, epsilon)
+    # (x, -x) has no mean, and the variance that is the mean square of x. On a CPU, torch has a
+    # kernel for the norm that takes the mean away, and several steps in place of the other.
+    size, both = weight.shape[0], torch.cat((weight, weight))
+
+    def normed(x: Tensor) -> Tensor:
+        pair = torch.cat((x, -x), dim=-1)
+        return functional.layer_norm(pair, both.shape, both, None, epsilon)[..., :size]
+
+    return normed
+
+
+def _layer(layer: Any, make: MakeProduct, epsilon: float) -> Layer:
     attention, network = layer.self_attn, layer.mlp
-    query_norm, key_norm = (getattr(attention, name, None) for name in ("q_norm", "k_norm"))
+    query_norm, key_norm = (
+        _norm(getattr(attention, name).weight.data, epsilon) if hasattr(attention, name) else None
+        for name in ("q_norm", "k_norm")
+    )
 
     def joined(*parts: nn.Linear) -> Product:
         return make(*_one_weight(parts))
 
     return Layer(
-        attention_norm=layer.input_layernorm.weight,
+        attention_norm=_norm(layer.input_layernorm.weight.data, epsilon),
         queries_keys_values=joined(attention.q_proj, attention.k_proj, attention.v_proj),
-        query_norm=None if query_norm is None else query_norm.weight,
-        key_norm=None if key_norm is None else key_norm.weight,
+        query_norm=query_norm,
+        key_norm=key_norm,
         attention_out=joined(attention.o_proj),
-        feed_forward_norm=layer.post_attention_layernorm.weight,
+        feed_forward_norm=_norm(layer.post_attention_layernorm.weight.data, epsilon),
         gate_and_up=joined(network.gate_proj, network.up_proj),
         down=joined(network.down_proj),
     )

@@ -64,7 +64,7 @@ class EightBits:
     def __call__(self, x: Tensor) -> Tensor:
         if x.shape[0] >= MANY:
             return functional.linear(x, self._q.to(x.dtype) * self._scale[:, None], self._bias)
-        product = torch._weight_int8pack_mm(x, self._q, self._scale)
+        product = torch._weight_int8pack_mm(x.contiguous(), self._q, self._scale)
         return product if self._bias is None else product + self._bias
 
 
@@ -89,7 +89,7 @@ class FourBits:
         self._bias = bias
 
     def __call__(self, x: Tensor) -> Tensor:
-        narrow = x.bfloat16()
+        narrow = x.bfloat16().contiguous()
         product: Tensor
         if x.shape[0] >= MANY:
             product = narrow @ self._unpacked()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from distill.conftest import save_target
@@ -15,7 +16,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from fsd_chat.engine.messages import LoadPair, ModelSource
 from fsd_chat.measure.bench import Order, bench, questions
 from fsd_chat.measure.cost import Costs, tokens_per_round
-from fsd_chat.models.pair import load_pair
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def order(target: Path, draft: Path) -> Order:
 
 def test_a_draft_that_is_nearly_the_target(target: Path, draft: Path) -> None:
     asked = order(target, draft)
-    found = bench(load_pair(asked.pair, lambda stage, done: None), asked)
+    found = bench(asked)
     assert found.overlap.conversations == 6
     assert 0.7 < found.overlap.overlap < 1
     assert 0.7 < found.overlap.greedy < 1
@@ -76,7 +76,7 @@ def test_a_draft_that_is_nearly_the_target(target: Path, draft: Path) -> None:
 
 def test_a_draft_that_is_the_target_agrees_always(target: Path) -> None:
     asked = order(target, target)
-    found = bench(load_pair(asked.pair, lambda stage, done: None), asked)
+    found = bench(asked)
     assert found.overlap.overlap == pytest.approx(1, abs=1e-4)
     assert found.overlap.greedy == 1
 
@@ -136,3 +136,34 @@ def test_what_costs_predict() -> None:
     costs = Costs(draft_s=0.1, target_s={1: 1.0, 3: 1.0})
     assert costs.ratio == pytest.approx(0.1)
     assert costs.speed_up([0.5, 0.5]) == pytest.approx(1.75 / 1.2)
+
+
+def test_other_engines_and_other_bits_are_measured_beside(target: Path, draft: Path) -> None:
+    asked = msgspec.structs.replace(
+        order(target, draft), transformers=True, bits=("int8", "int4"), prompts=3
+    )
+    found = bench(asked)
+    ways = {(way.name, way.temperature): way for way in found.ways}
+    assert {name for name, _ in ways} == {
+        "target only",
+        "target only, int8",
+        "target only, int4",
+        "transformers",
+        "transformers + draft",
+        "exact SD",
+        "FSD, T 0.7",
+    }
+    for temperature in (0.7, 0.0):
+        peer, assisted = (
+            ways[name, temperature] for name in ("transformers", "transformers + draft")
+        )
+        assert peer.tokens_per_round == 1
+        assert 1.5 < (assisted.tokens_per_round or 0) <= 3
+        assert peer.outside is None or peer.verify_s == 0
+    # Greedy answers are the same, whoever writes them.
+    likeliest = {
+        name: ways[name, 0.0].perplexity
+        for name in ("target only", "transformers", "transformers + draft", "exact SD")
+    }
+    assert max(likeliest.values()) == pytest.approx(min(likeliest.values()))
+    assert 0 < found.divergences["int8"] < found.divergences["int4"] < 0.5

@@ -71,11 +71,19 @@ def test_any_other_weight_loses_what_the_bits_cannot_hold(
 
 
 @pytest.mark.parametrize("make", [int8, int4])
+@pytest.mark.parametrize("count", [3, MANY])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_may_lie_apart(make: MakeProduct, count: int, dtype: torch.dtype) -> None:
+    product, x = make(stored_in_four_bits().to(dtype), None), some_rows(count, 2 * COLUMNS)
+    apart = x.to(dtype)[:, :COLUMNS]
+    assert torch.equal(product(apart), product(apart.contiguous()))
+
+
+@pytest.mark.parametrize("make", [int8, int4])
 @pytest.mark.parametrize("count", [2, MANY])
 def test_a_bias_is_added(make: MakeProduct, count: int) -> None:
     weight, x = stored_in_four_bits().bfloat16(), some_rows(count).bfloat16()
     bias = 100 * torch.arange(ROWS).bfloat16()
-    assert torch.equal(make(weight, bias)(x), make(weight, None)(x) + bias) or count == MANY
     torch.testing.assert_close(
         make(weight, bias)(x), make(weight, None)(x) + bias, rtol=0.01, atol=1
     )
@@ -90,14 +98,11 @@ def test_a_shape_that_the_kernel_does_not_take_gets_eight_bits() -> None:
 
 @pytest.mark.parametrize("make", [int8, int4])
 @pytest.mark.parametrize("value", [0.0, 2.5, -1.0])
-def test_rows_that_are_all_the_same_are_exact_enough(make: MakeProduct, value: float) -> None:
-    found = make(torch.full((ROWS, COLUMNS), value).bfloat16(), None)(
-        torch.ones(2, COLUMNS).bfloat16()
-    )
-    assert found.tolist() == pytest.approx([[value * COLUMNS] * ROWS] * 2, rel=0.01) if 0 else True
-    torch.testing.assert_close(
-        found.float(), torch.full((2, ROWS), value * COLUMNS), rtol=0.01, atol=1e-6
-    )
+def test_a_weight_that_is_the_same_everywhere_is_kept(make: MakeProduct, value: float) -> None:
+    weight = torch.full((ROWS, COLUMNS), value).bfloat16()
+    found = make(weight, None)(torch.ones(2, COLUMNS).bfloat16()).float()
+    expected = torch.full((2, ROWS), value * COLUMNS)
+    torch.testing.assert_close(found, expected, rtol=0.01, atol=1e-6)
 
 
 @pytest.mark.parametrize("quantization", ["int8", "int4"])
@@ -127,7 +132,7 @@ def test_weights_that_are_released_take_no_memory_and_the_layers_still_speak() -
     reader.rollback(0)
     release(model)
     inner: Any = model.base_model
-    assert all(
-        one.numel() == 0 for one in inner.layers.parameters() if one.dim() != 1 or not one.numel()
-    )
+    kept = [one for one in inner.layers.parameters() if one.numel()]
+    assert len(kept) == 2 * 2
+    assert all(one.dim() == 1 for one in kept)
     assert torch.equal(reader.forward(text, 20), expected)

@@ -38,6 +38,7 @@ from fsd_chat.models.static import StaticCachedModel
 
 LEVELS = (1, 2)
 DEPTH = 3
+ROUNDING = {"rtol": 1e-4, "atol": 1e-4}
 
 
 def small(
@@ -115,7 +116,7 @@ def test_drafting_is_what_was_trained(together: Together) -> None:
         reader.forward(torch.tensor(text[:asked]), rows=1)
         row = drafting.forward(torch.tensor(text[: asked + 1]), rows=1)
         for step in range(DEPTH):
-            torch.testing.assert_close(row[0], trained[step][asked + step])
+            torch.testing.assert_close(row[0], trained[step][asked + step], **ROUNDING)
             row = drafting.forward(torch.tensor([text[asked + step + 1]]), rows=1)
 
 
