@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from fsd_chat.decoding.settings import Sampling
 
@@ -66,16 +67,34 @@ def sample(weights: Tensor, generator: torch.Generator) -> Tensor:
 
     By the inverse of the distribution function, in float64: a row of 150,000 sums exactly enough,
     a row takes one random number instead of one for every id, and no word comes from the device.
+    First among stretches of a row, then within one: the function itself is needed only there.
     """
-    below = weights.cumsum(dim=-1, dtype=torch.float64)
-    total = below[:, -1:].contiguous()
-    shape = (weights.shape[0], 1)
-    u = torch.rand(shape, dtype=torch.float64, device=weights.device, generator=generator)
-    found = torch.searchsorted(below, u * total, right=True)
-    # u times the total may round up to the total, which lies behind the last token with any weight.
-    last = torch.searchsorted(below, total)
+    rows, vocabulary = weights.shape
+    if vocabulary % _STRETCH:
+        weights = functional.pad(weights, (0, -vocabulary % _STRETCH))
+    stretches = weights.view(rows, -1, _STRETCH)
+    sums = stretches.sum(dim=-1, dtype=torch.float64)
+    below = sums.cumsum(dim=-1)
+    u = torch.rand((rows, 1), dtype=torch.float64, device=weights.device, generator=generator)
+    point = u * below[:, -1:]
+    chosen = _where(below, point)
+    rest = point - (below - sums).gather(-1, chosen)
+    inside = stretches[torch.arange(rows, device=weights.device), chosen[:, 0]]
+    # Rounding may take it below 0, where a token without any weight would be found.
+    found = _where(inside.cumsum(dim=-1, dtype=torch.float64), rest.clamp_min(0))
+    return (chosen * _STRETCH + found)[:, 0].clamp_max(vocabulary - 1)
+
+
+_STRETCH = 256
+
+
+def _where(below: Tensor, point: Tensor) -> Tensor:
+    """below [n, m], sums of weights up to each; point [n, 1] → whose weight covers it [n, 1]."""
+    found = torch.searchsorted(below, point, right=True)
+    # The point may round up to the sum of all, which lies behind the last one with any weight.
+    last = torch.searchsorted(below, below[:, -1:].contiguous())
     # A row with NaN in it, whose token nobody will keep, must still give an id that there is.
-    return torch.minimum(found, last)[:, 0].clamp_max(weights.shape[-1] - 1)
+    return torch.minimum(found, last).clamp_max(below.shape[-1] - 1)
 
 
 def are_distributions(logits: Tensor) -> Tensor:

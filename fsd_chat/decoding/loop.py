@@ -160,6 +160,8 @@ class _Rounds:
         return self.target.forward(tokens, rows=tokens.shape[0])
 
     def decide(self, logits: Tensor, proposal: Proposal | None, knob: Knob) -> tuple[Token, ...]:
+        # Once: everything that follows computes in float32.
+        logits = logits.float()
         drafts = logits.new_empty(0, dtype=torch.long) if proposal is None else proposal.tokens
         penalised = self.penalties.apply(logits, drafts)
         rows = TargetRows.of(logits, penalised, self.reply.sampling)

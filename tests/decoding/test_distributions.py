@@ -174,6 +174,18 @@ def test_samples_follow_the_weights() -> None:
     assert shares[1] == 0
 
 
+@pytest.mark.parametrize("vocabulary", [255, 256, 257, 1000, 50_000])
+def test_samples_of_long_rows_follow_the_weights(vocabulary: int) -> None:
+    """Wherever in a row the weight lies; nothing lies between."""
+    places = [1, vocabulary // 3, vocabulary // 2, vocabulary - 1]
+    row = torch.zeros(vocabulary)
+    row[places] = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    drawn = sample(row.expand(2_000, -1), torch.Generator().manual_seed(4))
+    counts = torch.bincount(drawn, minlength=vocabulary) / 2_000
+    assert counts[places].tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4], abs=0.04)
+    assert int((counts > 0).sum()) == 4
+
+
 def test_a_sample_is_a_token_with_weight_though_the_random_number_rounds_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
