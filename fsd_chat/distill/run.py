@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from fsd_chat.decoding.model import CachedModel
 from fsd_chat.distill.attention import share_heads, share_no_heads
 from fsd_chat.distill.card import Findings, card
 from fsd_chat.distill.display import Display, duration
@@ -32,10 +34,9 @@ from fsd_chat.distill.turns import Turns, turns_of
 from fsd_chat.distill.writing import Kind, Style, Writer
 from fsd_chat.engine.messages import ModelSource
 from fsd_chat.measure.cost import costs
-from fsd_chat.models.cached import DynamicCachedModel
-from fsd_chat.models.cached_draft import CachedDraft
 from fsd_chat.models.errors import ModelError
-from fsd_chat.models.loading import LoadedModel, load_model
+from fsd_chat.models.loading import LoadedModel, load_model, own_layers
+from fsd_chat.models.pair import Pair
 from fsd_chat.models.small_draft import SmallDraft
 
 TEMPERATURE = 0.7
@@ -303,14 +304,8 @@ class Distillation:
         self._show.show("measuring", 0.5, None)
         found = held_out(draft, self._unseen, TEMPERATURE, self._course.depth)
         draft = draft.to(loaded.dtype).eval()
-        reader = DynamicCachedModel(loaded.model, self._head_rows, loaded.context, draft.levels)
         text = self._unseen[0].tokens[: loaded.context - max(MEASURED_WIDTHS)].tolist()
-        measured = costs(
-            reader,
-            CachedDraft(draft, self._head_rows, loaded.context, reader),
-            text,
-            MEASURED_WIDTHS,
-        )
+        measured = costs(*self._cached(draft), text, MEASURED_WIDTHS)
         findings = Findings(
             target=loaded.name,
             layers=self._layers,
@@ -333,10 +328,14 @@ class Distillation:
         self._place.save(self._state)
         return found
 
-    @property
-    def _head_rows(self) -> int:
-        rows: int = self._loaded.model.config.get_text_config().vocab_size
-        return rows
+    def _cached(self, draft: SmallDraft) -> tuple[CachedModel, CachedModel]:
+        """As the chat would have them."""
+        target = self._loaded
+        own = replace(target, model=draft.model, small=draft, layers=own_layers(draft.model, draft))
+        pair = Pair(self._recipe.out, target, own, False, target.vocabulary, target.context)
+        cached, drafting = pair.cached()
+        assert drafting is not None
+        return cached, drafting
 
 
 def _again_and_again(questions: Sequence[Sequence[int]], start: int) -> Iterator[Sequence[int]]:

@@ -34,6 +34,7 @@ from fsd_chat.measure.cost import Costs, costs
 from fsd_chat.measure.peers import Transformers
 from fsd_chat.measure.show import show
 from fsd_chat.measure.speed import LONGEST, Ours, Way, Writes, side_by_side
+from fsd_chat.measure.turns import LaterTurn, later_turn
 from fsd_chat.models.errors import ModelError
 from fsd_chat.models.loading import quantized
 from fsd_chat.models.pair import Pair, load_pair
@@ -89,6 +90,7 @@ class Findings:
     """Mean KL(P‖P') in nats at temperature 1 of the target as it is stored from the target with
     fewer bits, along its answers."""
     costs: Costs
+    later_turn: LaterTurn
     ways: list[Way]
 
 
@@ -125,6 +127,8 @@ def bench(order: Order) -> Findings:
     assert draft is not None
     overlap = measure_overlap(target, draft, answers, order.temperature)
     measured = costs(target, draft, prompts[0], WIDTHS)
+    said = [token for text, _ in answers for token in text.tolist()]
+    later = later_turn(target, draft, said, Knob(rule="exact", lookahead=order.lookahead))
     others = {bits: _with_bits(stored, bits).cached()[0] for bits in order.bits}
     ways = []
     for temperature in (order.temperature, 0.0):
@@ -146,6 +150,7 @@ def bench(order: Order) -> Findings:
             if bits != "none"
         },
         costs=measured,
+        later_turn=later,
         ways=ways,
     )
 

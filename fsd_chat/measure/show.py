@@ -46,6 +46,11 @@ def show(found: Findings) -> None:
         reading.add_column(f"{width}", justify="right")
     reading.add_row(*(f"{seconds * 1000:.1f}" for seconds in measured.target_s.values()))
     console.print("\nThe target reading so many tokens at once, ms", reading, sep="\n")
+    later = found.later_turn
+    console.print(
+        f"\n{later.new} new tokens to the first round: {later.fresh_s * 1000:.0f} ms, after "
+        f"{later.cached:,} that are cached {later.later_s * 1000:.0f} ms: {later.ratio:.2f}×"
+    )
     for temperature in dict.fromkeys(way.temperature for way in found.ways):
         ways = [way for way in found.ways if way.temperature == temperature]
         console.print(f"\nSide by side at temperature {temperature:g}", _table(ways), sep="\n")

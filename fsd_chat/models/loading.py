@@ -116,11 +116,13 @@ def _load(
         vocabulary=usable(tokenizer, model.config.get_text_config().vocab_size),
         notices=notices,
         small=small,
-        layers=_layers(model, small),
+        layers=own_layers(model, small),
     )
 
 
-def _layers(model: PreTrainedModel, small: SmallDraft | None) -> Layers | None:
+def own_layers(model: PreTrainedModel, small: SmallDraft | None) -> Layers | None:
+    """Our own layers of `model`, where it is built so and they say what it says; for a draft made
+    for its target with that one's head."""
     if model.device.type not in ("cpu", "cuda"):
         return None
     layers = layers_of(model, plain)

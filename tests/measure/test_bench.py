@@ -49,6 +49,11 @@ def test_a_draft_that_is_nearly_the_target(target: Path, draft: Path) -> None:
     asked = order(target, draft)
     found = bench(asked)
     assert found.overlap.conversations == 6
+    later = found.later_turn
+    assert later.new == 64
+    assert 64 < later.cached <= 3000
+    assert min(later.fresh_s, later.later_s) > 0
+    assert later.ratio == later.later_s / later.fresh_s
     assert 0.7 < found.overlap.overlap < 1
     assert 0.7 < found.overlap.greedy < 1
     ways = {(way.name, way.temperature): way for way in found.ways}
