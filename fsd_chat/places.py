@@ -8,7 +8,7 @@ from pathlib import Path
 import platformdirs
 
 APP = "fsd-chat"
-EMBEDDED = "smol-v3"
+EMBEDDED = "smol-v4"
 """Folder of the converted embedded pair; renamed when what it holds changes: the conversion, or
 the draft."""
 

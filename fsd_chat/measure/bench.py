@@ -30,6 +30,7 @@ from fsd_chat.distill.turns import turns_of
 from fsd_chat.distill.writing import Kind, Style, Writer
 from fsd_chat.engine.hardware import use_physical_cores
 from fsd_chat.engine.messages import LoadPair, Message, Quantization
+from fsd_chat.measure.bookkeeping import Bookkeeping, bookkeeping
 from fsd_chat.measure.cost import Costs, costs
 from fsd_chat.measure.peers import Transformers
 from fsd_chat.measure.show import show
@@ -91,6 +92,7 @@ class Findings:
     fewer bits, along its answers."""
     costs: Costs
     later_turn: LaterTurn
+    bookkeeping: Bookkeeping
     ways: list[Way]
 
 
@@ -128,7 +130,15 @@ def bench(order: Order) -> Findings:
     overlap = measure_overlap(target, draft, answers, order.temperature)
     measured = costs(target, draft, prompts[0], WIDTHS)
     said = [token for text, _ in answers for token in text.tolist()]
-    later = later_turn(target, draft, said, Knob(rule="exact", lookahead=order.lookahead))
+    knob = Knob(rule="fsd", threshold=order.thresholds[0], lookahead=order.lookahead)
+    later = later_turn(target, draft, said, knob)
+    beside = bookkeeping(
+        pair.vocabulary,
+        target.device,
+        pair.target.dtype,
+        knob,
+        Sampling(temperature=order.temperature),
+    )
     others = {bits: _with_bits(stored, bits).cached()[0] for bits in order.bits}
     ways = []
     for temperature in (order.temperature, 0.0):
@@ -151,6 +161,7 @@ def bench(order: Order) -> Findings:
         },
         costs=measured,
         later_turn=later,
+        bookkeeping=beside,
         ways=ways,
     )
 

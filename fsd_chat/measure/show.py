@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fsd_chat.measure.bookkeeping import LARGE, LARGE_BYTES
+
 if TYPE_CHECKING:
     from fsd_chat.measure.bench import Findings
     from fsd_chat.measure.speed import Way
@@ -50,6 +52,12 @@ def show(found: Findings) -> None:
     console.print(
         f"\n{later.new} new tokens to the first round: {later.fresh_s * 1000:.0f} ms, after "
         f"{later.cached:,} that are cached {later.later_s * 1000:.0f} ms: {later.ratio:.2f}×"
+    )
+    beside = found.bookkeeping
+    console.print(
+        f"a round beside the models: {beside.own_s * 1000:.1f} ms; with {LARGE:,} ids "
+        f"{beside.large_s * 1000:.1f} ms, or {beside.large_share:.1%} beside a target of "
+        f"{LARGE_BYTES / 1e9:.0f} GB, since memory reads {beside.bandwidth / 1e9:.0f} GB/s"
     )
     for temperature in dict.fromkeys(way.temperature for way in found.ways):
         ways = [way for way in found.ways if way.temperature == temperature]

@@ -119,7 +119,7 @@ def test_the_first_gpu_is_asked_for_its_memory(
 
 def test_the_embedded_pair_is_here_once_it_is_converted(tmp_path: Path) -> None:
     assert not on_disk(ModelSource(location="smol"))
-    (tmp_path / "cache" / "smol-v3").mkdir(parents=True)
+    (tmp_path / "cache" / "smol-v4").mkdir(parents=True)
     assert on_disk(ModelSource(location="smol"))
     assert on_disk(ModelSource(location="smol-draft"))
 

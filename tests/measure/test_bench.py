@@ -54,6 +54,10 @@ def test_a_draft_that_is_nearly_the_target(target: Path, draft: Path) -> None:
     assert 64 < later.cached <= 3000
     assert min(later.fresh_s, later.later_s) > 0
     assert later.ratio == later.later_s / later.fresh_s
+    beside = found.bookkeeping
+    assert 0 < beside.own_s < beside.large_s
+    assert beside.bandwidth > 1e8
+    assert 0 < beside.large_share < 1
     assert 0.7 < found.overlap.overlap < 1
     assert 0.7 < found.overlap.greedy < 1
     ways = {(way.name, way.temperature): way for way in found.ways}
