@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import pytest
 import torch
 
 from fsd_chat.decoding.drafting import ModelDrafter
@@ -11,9 +13,11 @@ from fsd_chat.decoding.lookahead import Fixed
 from fsd_chat.decoding.loop import Reply, decode, prefill
 from fsd_chat.decoding.settings import Knob, LiveKnob, Sampling
 from fsd_chat.decoding.stopping import Stopping
-from fsd_chat.engine.messages import Message
+from fsd_chat.engine.messages import LoadPair, Message, ModelSource
+from fsd_chat.models.cached_draft import StaticCachedDraft
 from fsd_chat.models.conversion import DRAFT
-from fsd_chat.models.pair import Pair
+from fsd_chat.models.pair import Pair, load_pair
+from fsd_chat.models.static import StaticCachedModel
 from fsd_chat.models.template import render
 
 OVERLAP = 0.3
@@ -104,3 +108,20 @@ def _reply(pair: Pair, prompt: list[int], seed: int) -> list[int]:
     for round in decode(target, ModelDrafter(draft), text, reply):
         assert "recovered" not in {token.origin for token in round.tokens}
     return text
+
+
+@pytest.mark.parametrize("quantize", ["none", "int4"])
+def test_the_chat_runs_on_our_own_layers(quantize: Any) -> None:
+    """As it is loaded when nobody says otherwise: in bfloat16 where the machine has that."""
+    sources = [
+        ModelSource(location=one, device="cpu", dtype="bfloat16", quantize=quantize)
+        for one in ("smol", "smol-draft")
+    ]
+    pair = load_pair(LoadPair(name="smol", target=sources[0], draft=sources[1]), lambda *told: None)
+    assert pair.draft is not None
+    for one in (pair.target, pair.draft):
+        assert one.layers is not None
+        assert one.quantization == quantize
+        inner: Any = one.model.base_model
+        assert (inner.layers[0].mlp.up_proj.weight.numel() == 0) == (quantize != "none")
+    assert [type(one) for one in pair.cached()] == [StaticCachedModel, StaticCachedDraft]
