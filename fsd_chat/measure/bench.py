@@ -139,13 +139,14 @@ def bench(order: Order) -> Findings:
         knob,
         Sampling(temperature=order.temperature),
     )
-    others = {bits: _with_bits(stored, bits).cached()[0] for bits in order.bits}
+    beside_it = [_with_bits(stored, bits) for bits in order.bits]
+    others = {one.target.quantization: one.cached()[0] for one in beside_it}
     ways = []
     for temperature in (order.temperature, 0.0):
         chosen = _ways(order, pair, (target, draft), others, stored, temperature)
         ways += side_by_side(chosen, prompts[-order.prompts :], temperature, target)
     exact = stored.cached()[0]
-    fewer = {order.pair.target.quantize: target, **others}
+    fewer = {pair.target.quantization: target, **others}
     return Findings(
         target=pair.target.name,
         draft=stored.draft.name,
@@ -173,9 +174,18 @@ def _as_stored(pair: LoadPair) -> LoadPair:
 
 
 def _with_bits(stored: Pair, bits: Quantization) -> Pair:
+    """`stored`, which stays as it is, with weights of so many bits. Raises ModelError where its
+    weights would have to be replaced: nothing could be compared with them then."""
     if bits == "none":
         return stored
     assert stored.draft is not None
+    for one in (stored.target, stored.draft):
+        if one.layers is None:
+            raise ModelError(
+                "unsupported",
+                f"{one.name} runs on transformers' own layers, where {bits} replaces the weights "
+                "that it would be compared with; measure it with --quantize none",
+            )
     target = quantized(stored.target, bits)
     same = stored.draft is stored.target
     return replace(stored, target=target, draft=target if same else quantized(stored.draft, bits))

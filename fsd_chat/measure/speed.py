@@ -92,6 +92,14 @@ class Way:
         return 1 - (self.draft_s + self.verify_s) / self.round_s if self.round_s else None
 
 
+def read(models: Sequence[CachedModel | None], tokens: Sequence[int]) -> None:
+    """Let every model that there is read up to `tokens`."""
+    for model in models:
+        if model is not None:
+            for _ in prefill(model, tokens, chunk=CHUNK):
+                pass
+
+
 @dataclass(frozen=True)
 class Ours:
     """The decoding loop of this program."""
@@ -108,10 +116,7 @@ class Ours:
             if model is not None:
                 model.rollback(0)
         start = time.perf_counter()
-        for model in (self.target, self.draft):
-            if model is not None:
-                for _ in prefill(model, text[:-1], chunk=CHUNK):
-                    pass
+        read((self.target, self.draft), text[:-1])
         reply = Reply(
             knob=LiveKnob(self.knob),
             sampling=self.sampling,

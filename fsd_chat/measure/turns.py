@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fsd_chat.decoding.drafting import ModelDrafter
-from fsd_chat.decoding.loop import Reply, decode, prefill
+from fsd_chat.decoding.loop import Reply, decode
 from fsd_chat.decoding.model import CachedModel
 from fsd_chat.decoding.settings import Knob, LiveKnob, Sampling
 from fsd_chat.decoding.stopping import Stopping
+from fsd_chat.measure.speed import read
 
 CACHED = 3000
 """Tokens of the turns before."""
@@ -62,13 +63,10 @@ def _first_round(
 ) -> float:
     for model in (target, draft):
         model.rollback(min(model.length, len(history)))
-        for _ in prefill(model, history):
-            pass
+    read((target, draft), history)
     text = [*history, *new]
     start = time.perf_counter()
-    for model in (target, draft):
-        for _ in prefill(model, text[:-1]):
-            pass
+    read((target, draft), text[:-1])
     reply = Reply(
         knob=LiveKnob(knob),
         sampling=Sampling(temperature=0.0),

@@ -30,7 +30,6 @@ TEXTS = 4
 ROOM = 512
 """Tokens that a cache has room for at first; it doubles when they are full."""
 
-
 Norm = Callable[[Tensor], Tensor]
 """x [..., size] → x / √(mean x² + ε) · weight [..., size] (Zhang and Sennrich 2019)."""
 

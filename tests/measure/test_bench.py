@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -14,8 +15,10 @@ from distill.conftest import save_target
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from fsd_chat.engine.messages import LoadPair, ModelSource
-from fsd_chat.measure.bench import Order, bench, questions
+from fsd_chat.measure.bench import Order, _with_bits, bench, questions
 from fsd_chat.measure.cost import Costs, tokens_per_round
+from fsd_chat.models.errors import ModelError
+from fsd_chat.models.pair import load_pair
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +127,10 @@ def test_a_pair_without_a_draft_model_is_one_line(target: Path) -> None:
     [
         (["-T", "0.1,often"], "-T: the threshold T must be a number from 0 up, not 'often'"),
         (["--lookahead", "0"], "--lookahead is 1 or more, not 0"),
+        (
+            ["--against", "none,llama"],
+            "--against takes some of transformers, none, int8, int4, not 'llama'",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_one_line(options: list[str], what: str) -> None:
@@ -176,3 +183,15 @@ def test_other_engines_and_other_bits_are_measured_beside(target: Path, draft: P
     }
     assert max(likeliest.values()) == pytest.approx(min(likeliest.values()))
     assert 0 < found.divergences["int8"] < found.divergences["int4"] < 0.5
+
+
+def test_weights_that_would_be_replaced_are_compared_with_nothing(target: Path) -> None:
+    stored = load_pair(order(target, target).pair, lambda stage, done: None)
+    assert stored.draft is not None
+    otherwise = replace(stored.target, layers=None)
+    before = {name: weight.clone() for name, weight in otherwise.model.named_parameters()}
+    with pytest.raises(ModelError, match="runs on transformers' own layers"):
+        _with_bits(replace(stored, target=otherwise), "int8")
+    assert all(
+        torch.equal(weight, before[name]) for name, weight in otherwise.model.named_parameters()
+    )
