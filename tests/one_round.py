@@ -11,7 +11,6 @@ from torch import Tensor
 
 from fsd_chat.decoding import verification
 from fsd_chat.decoding.distributions import (
-    are_distributions,
     filtered_logits,
     probabilities,
     raw_log_probabilities,
@@ -31,8 +30,8 @@ def proposal_of(
         torch.tensor(tokens),
         probabilities(filtered, 0.0 if greedy else sampling.temperature),
         raw_log_probabilities(logits),
-        raw_log_probabilities(filtered),
-        are_distributions(logits),
+        (filtered,),
+        logits.amax(dim=-1).isfinite(),
     )
 
 

@@ -18,12 +18,12 @@ def filtered_logits(logits: Tensor, sampling: Sampling) -> Tensor:
     """logits [n, V] → logits over the temperature, -inf outside top-k, top-p and min-p [n, V].
 
     The filters act in that order, each on what the ones before it left. Temperature 0 leaves the
-    logits unscaled: which tokens the filters admit is then decided at temperature 1.
+    logits unscaled: which tokens the filters admit is then decided at temperature 1. A row with NaN
+    or +inf in it has them still.
     """
     kept = logits.float()
     if sampling.temperature not in (0.0, 1.0):
-        # Below the largest, which becomes 0: no temperature is so low that a logit overflows.
-        kept = (kept - kept.amax(dim=-1, keepdim=True)).div_(sampling.temperature)
+        kept = kept / max(sampling.temperature, _COLDEST)
     if 0 < sampling.top_k < kept.shape[-1]:
         least = kept.topk(sampling.top_k, dim=-1).values[:, -1:]
         kept = kept.masked_fill(kept < least, -torch.inf)
@@ -40,9 +40,14 @@ def nucleus(logits: Tensor, mass: float) -> Tensor:
     """logits [n, V] → True for the fewest likeliest tokens that together hold `mass` [n, V]."""
     ordered, order = logits.softmax(dim=-1).sort(dim=-1, descending=True)
     before = ordered.cumsum(dim=-1) - ordered
-    kept = before < mass
-    kept[:, 0] = True
-    return torch.zeros_like(kept).scatter(-1, order, kept)
+    outside = before >= mass
+    outside[:, 0] = False
+    return torch.ones_like(outside).scatter(-1, order, ~outside)
+
+
+_COLDEST = 1e-30
+"""No logit overflows that is divided by this. What a lower temperature could tell apart, float32
+cannot."""
 
 
 def probabilities(filtered: Tensor, temperature: float) -> Tensor:
@@ -73,30 +78,25 @@ def sample(weights: Tensor, generator: torch.Generator) -> Tensor:
     if vocabulary % _STRETCH:
         weights = functional.pad(weights, (0, -vocabulary % _STRETCH))
     stretches = weights.view(rows, -1, _STRETCH)
-    sums = stretches.sum(dim=-1, dtype=torch.float64)
+    sums = stretches.sum(dim=-1).double()
     below = sums.cumsum(dim=-1)
     u = torch.rand((rows, 1), dtype=torch.float64, device=weights.device, generator=generator)
     point = u * below[:, -1:]
     chosen = _where(below, point)
     rest = point - (below - sums).gather(-1, chosen)
-    inside = stretches[torch.arange(rows, device=weights.device), chosen[:, 0]]
+    inside = stretches.gather(1, chosen[..., None].expand(-1, -1, _STRETCH))[:, 0]
     # Rounding may take it below 0, where a token without any weight would be found.
-    found = _where(inside.cumsum(dim=-1, dtype=torch.float64), rest.clamp_min(0))
-    return (chosen * _STRETCH + found)[:, 0].clamp_max(vocabulary - 1)
+    found = _where(inside.cumsum(dim=-1, dtype=torch.float64), rest.clamp_min_(0))
+    return (chosen * _STRETCH + found)[:, 0].clamp_max_(vocabulary - 1)
 
 
 _STRETCH = 256
+_BELOW_ONE = 1 - 2.0**-52
 
 
 def _where(below: Tensor, point: Tensor) -> Tensor:
     """below [n, m], sums of weights up to each; point [n, 1] → whose weight covers it [n, 1]."""
-    found = torch.searchsorted(below, point, right=True)
     # The point may round up to the sum of all, which lies behind the last one with any weight.
-    last = torch.searchsorted(below, below[:, -1:].contiguous())
+    point = torch.minimum(point, below[:, -1:] * _BELOW_ONE)
     # A row with NaN in it, whose token nobody will keep, must still give an id that there is.
-    return torch.minimum(found, last).clamp_max(below.shape[-1] - 1)
-
-
-def are_distributions(logits: Tensor) -> Tensor:
-    """logits [n, V] → [n], False for a row with NaN or +inf in it, or with nothing but -inf."""
-    return logits.amax(dim=-1).isfinite()
+    return torch.searchsorted(below, point, right=True).clamp_max_(below.shape[-1] - 1)

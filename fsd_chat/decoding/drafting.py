@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from fsd_chat.decoding.distributions import (
-    are_distributions,
     filtered_logits,
     point_masses,
     probabilities,
@@ -33,22 +32,25 @@ class Proposal:
     """Q [k, V], the very distribution each was drawn from; a point mass if it was not sampled."""
     log_raw: Tensor
     """log Q [k, V] before sampling settings, for the divergence."""
-    processed: Tensor
-    """Logits [k, V] after them but before temperature 0 picks one token; for `on_processed`."""
+    processed: tuple[Tensor, ...]
+    """Logits after them but before temperature 0 picks one token, [k, V] if laid below each other;
+    for `on_processed`."""
     finite: Tensor
     """[k], False where the draft's row was no distribution; such a draft never stays."""
 
     @property
     def log_processed(self) -> Tensor:
         """log Q [k, V] of `processed`."""
-        return raw_log_probabilities(self.processed)
+        return raw_log_probabilities(torch.cat(self.processed))
 
     def to(self, device: torch.device) -> Proposal:
+        if self.tokens.device == device:
+            return self
         return Proposal(
             self.tokens.to(device),
             self.drawn_from.to(device),
             self.log_raw.to(device),
-            self.processed.to(device),
+            tuple(rows.to(device) for rows in self.processed),
             self.finite.to(device),
         )
 
@@ -75,7 +77,7 @@ class ModelDrafter:
 
     def __init__(self, model: CachedModel) -> None:
         self.model = model
-        self._rows: Tensor = torch.empty(0)
+        self._rows: Tensor = torch.empty(2, 0, model.vocabulary)
 
     @property
     def limit(self) -> int:
@@ -92,31 +94,32 @@ class ModelDrafter:
         after a full acceptance, or a stretch in which nothing was drafted."""
         model = self.model
         tokens = torch.empty(count, dtype=torch.long, device=model.device)
-        logits = self._buffer(count)
-        processed = torch.empty_like(logits)
-        drawn_from = torch.empty_like(logits)
         unread = torch.tensor(committed[model.length :], device=model.device)
+        log_raw, processed, drawn_from, drawn_logits = [], [], [], []
         for i in range(count):
-            row = model.forward(unread, rows=1)
-            logits[i] = row[0]
+            row = model.forward(unread, rows=1).float()
             penalised = self._penalties.apply_last(row, tokens[:i])
             filtered = filtered_logits(penalised, self._sampling)
             q = self._to_draw_from(filtered)
             unread = sample(q, self._generator)
-            tokens[i], processed[i], drawn_from[i] = unread[0], filtered[0], q[0]
-        return Proposal(
-            tokens,
-            drawn_from,
-            raw_log_probabilities(logits),
-            processed,
-            are_distributions(logits) & are_distributions(processed),
-        )
+            tokens[i : i + 1] = unread
+            log_raw.append(raw_log_probabilities(row))
+            processed.append(filtered)
+            drawn_from.append(q)
+            drawn_logits.append(filtered.gather(-1, unread[:, None])[:, 0])
+        log_rows, rows = self._buffers(count)
+        torch.cat(log_raw, out=log_rows)
+        torch.cat(drawn_from, out=rows)
+        # One entry tells of NaN in a row of any softmax, and the likeliest logit of everything.
+        finite = torch.cat(drawn_logits).isfinite() & ~(log_rows[:, 0] + rows[:, 0]).isnan()
+        return Proposal(tokens, rows, log_rows, tuple(processed), finite)
 
-    def _buffer(self, count: int) -> Tensor:
-        if self._rows.shape[0] < count:
-            shape = (count, self.model.vocabulary)
+    def _buffers(self, count: int) -> tuple[Tensor, Tensor]:
+        """Twice [count, V], the same memory every time: a proposal lasts a round."""
+        if self._rows.shape[1] < count:
+            shape = (2, count, self.model.vocabulary)
             self._rows = torch.empty(shape, device=self.model.device)
-        return self._rows[:count]
+        return self._rows[0, :count], self._rows[1, :count]
 
     def _to_draw_from(self, filtered: Tensor) -> Tensor:
         greedy = self._sampling.greedy_draft
@@ -168,7 +171,7 @@ class PromptLookup:
         rows = point_masses(tokens, self.vocabulary)
         finite = torch.ones(len(known), dtype=torch.bool, device=self.device)
         log_rows = rows.log()
-        return Proposal(tokens, rows, log_rows, log_rows, finite)
+        return Proposal(tokens, rows, log_rows, (log_rows,), finite)
 
     def commit(self, committed: Sequence[int], new: int) -> None:
         self._index(committed)

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from fsd_chat.decoding import divergence
 from fsd_chat.decoding.distributions import (
-    are_distributions,
     filtered_logits,
     probabilities,
     raw_log_probabilities,
@@ -47,8 +46,11 @@ class TargetRows:
 
     @property
     def usable(self) -> Tensor:
-        """Which rows are distributions, both as given and under the user's settings [k + 1]."""
-        return are_distributions(self.logits) & self.best.isfinite()
+        """Which rows are distributions, both as given and under the user's settings [k + 1].
+
+        A row with NaN or +inf still has it there, and one of nothing but -inf is that there too.
+        """
+        return self.best.isfinite()
 
     def rules_out(self, tokens: Tensor) -> Tensor:
         """Which of tokens [k] have no probability at all under the user's settings [k].
@@ -180,7 +182,7 @@ def _replacement(rejected: Evidence, rule: Rule, threshold: Tensor) -> Tensor:
     # Where P and Q agree, all that is left of the residual is rounding, and a draft whose row was
     # no distribution leaves nothing to make up for: P is then the right law.
     vanished = weights.sum(dim=-1, keepdim=True) <= _ROUNDING
-    unknown = rejected.draft.sum(dim=-1, keepdim=True) <= 0
+    unknown = rejected.draft_probability[:, None] <= 0
     return torch.where(vanished | unknown, rejected.target, weights)
 
 

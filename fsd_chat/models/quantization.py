@@ -8,6 +8,7 @@ rows: there it pays to unpack a weight once and to multiply as always.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -47,18 +48,31 @@ def int4(weight: Tensor, bias: Tensor | None) -> Product:
     return FourBits(weight, bias) if fits else EightBits(weight, bias)
 
 
+def int8_head(weight: Tensor, bias: Tensor | None) -> Product:
+    """With a weight of eight bits and many rows."""
+    return WholeNumbers(weight, bias) if whole_numbers_work() else EightBits(weight, bias)
+
+
 LAYERS: dict[Quantization, MakeProduct] = {"none": plain, "int8": int8, "int4": int4}
-HEADS: dict[Quantization, MakeProduct] = {"none": plain, "int8": int8, "int4": int8}
+HEADS: dict[Quantization, MakeProduct] = {"none": plain, "int8": int8_head, "int4": int8_head}
 """In four bits a head alone would cost most of the quality, and save a twentieth of the time."""
+
+
+def _eight_bits(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """q [rows, columns] in -127…127 and scale [rows] of w = scale · q."""
+    exact = weight.float()
+    scale = exact.abs().amax(dim=1).clamp_min(_SMALLEST) / 127
+    return (exact / scale[:, None]).round_().to(torch.int8), scale
+
+
+_SMALLEST = torch.finfo(torch.float32).tiny
 
 
 class EightBits:
     """w = scale · q, q in -127…127, one scale a row."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        exact = weight.float()
-        scale = exact.abs().amax(dim=1).clamp_min(torch.finfo(torch.float32).tiny) / 127
-        self._q = (exact / scale[:, None]).round_().to(torch.int8)
+        self._q, scale = _eight_bits(weight)
         self._scale, self._bias = scale.to(weight.dtype), bias
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -66,6 +80,52 @@ class EightBits:
             return functional.linear(x, self._q.to(x.dtype) * self._scale[:, None], self._bias)
         product = torch._weight_int8pack_mm(x.contiguous(), self._q, self._scale)
         return product if self._bias is None else product + self._bias
+
+
+class WholeNumbers:
+    """The weights of `EightBits` in products of whole numbers, which processors do several times as
+    fast: several rows of x then cost hardly more than one. Gives float32.
+
+    A row of x becomes two of seven bits, its leading digits and the following ones: x = most / 63 ·
+    (first + second / 126). That is more than bfloat16 holds, and so few bits that no processor
+    overflows where it adds two products in sixteen bits.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        q, self._scale = _eight_bits(weight)
+        self._packed = torch.ops.onednn.qlinear_prepack(q, None)
+        self._zeros = torch.zeros(weight.shape[0], dtype=torch.int32)
+        self._bias = None if bias is None else bias.float()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        count = x.shape[0]
+        most = x.abs().amax(dim=-1, keepdim=True).float().clamp_min_(_SMALLEST)
+        digits = x.new_empty(2, *x.shape, dtype=torch.float32)
+        exact = torch.div(x, most / 63)
+        torch.round(exact, out=digits[0])
+        torch.sub(exact, digits[0], out=digits[1]).mul_(126).round_()
+        whole = digits.add_(64).to(torch.uint8).view(2 * count, -1)
+        found = torch.ops.onednn.qlinear_pointwise(
+            *(whole, 1 / 63, 64, self._packed, self._scale, self._zeros, None),
+            *(1.0, 0, torch.float32, "none", [], ""),
+        )
+        product: Tensor = torch.add(found[:count], found[count:], alpha=1 / 126).mul_(most)
+        return product if self._bias is None else product.add_(self._bias)
+
+
+@cache
+def whole_numbers_work() -> bool:
+    """Whether this build of torch has `WholeNumbers`' kernel, and it computes what it should: it is
+    meant for the compiler, and not promised to anybody."""
+    generator = torch.Generator().manual_seed(0)
+    weight, x = torch.randn(64, 32, generator=generator), torch.randn(3, 32, generator=generator)
+    q, scale = _eight_bits(weight)
+    expected = functional.linear(x, q * scale[:, None])
+    try:
+        found = WholeNumbers(weight, None)(x)
+    except (AttributeError, RuntimeError, TypeError):
+        return False
+    return found.shape == expected.shape and bool((found - expected).norm() < expected.norm() / 999)
 
 
 class FourBits:

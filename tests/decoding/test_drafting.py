@@ -17,6 +17,18 @@ CPU = torch.device("cpu")
 WARM = Sampling(temperature=0.8, top_k=5, repetition_penalty=1.3)
 
 
+EVERY_FILTER = [
+    Sampling(1.0),
+    Sampling(0.0),
+    Sampling(0.7, greedy_draft=True),
+    Sampling(0.7, top_k=3),
+    Sampling(1.3, top_p=0.8),
+    Sampling(0.0, top_p=0.1),
+    Sampling(1.0, min_p=0.2),
+    Sampling(0.7, repetition_penalty=1.2, presence_penalty=0.5),
+]
+
+
 def begun(model: TableModel, prompt: list[int], sampling: Sampling = WARM) -> ModelDrafter:
     drafter = ModelDrafter(model)
     drafter.begin(sampling, prompt, seed=1)
@@ -91,16 +103,29 @@ def test_the_same_seed_drafts_the_same_and_another_one_differently() -> None:
     assert drafts(1) != drafts(2)
 
 
-def test_a_draft_row_with_nan_or_infinity_is_marked_and_later_ones_still_come() -> None:
-    for broken in (math.nan, math.inf):
-        model = TableModel(6, seed=5)
-        rows = [model.table[0], torch.full((6,), broken), model.table[2]]
-        model.logits_after = lambda context, rows=rows: rows[len(context) - 2]  # type: ignore[misc]
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+@pytest.mark.parametrize("places", [slice(None), slice(3, 4), slice(5, 6)])
+@pytest.mark.parametrize("sampling", EVERY_FILTER)
+def test_a_draft_row_with_nan_or_infinity_is_marked_and_later_ones_still_come(
+    sampling: Sampling, places: slice, broken: float
+) -> None:
+    model = TableModel(6, seed=5)
+    row = model.table[1].clone()
+    row[places] = broken
+    rows = [model.table[0], row, model.table[2]]
+    model.logits_after = lambda context: rows[len(context) - 2]  # type: ignore[method-assign]
 
-        proposal = begun(model, [1, 2], Sampling(1.0)).propose([1, 2], 3)
+    proposal = begun(model, [1, 2], sampling).propose([1, 2], 3)
 
-        assert proposal.finite.tolist() == [True, False, True]
-        assert all(0 <= token < 6 for token in proposal.tokens.tolist())
+    assert proposal.finite.tolist() == [True, False, True]
+    assert all(0 <= token < 6 for token in proposal.tokens.tolist())
+
+
+def test_only_the_chosen_of_a_draft_row_need_be_finite() -> None:
+    model = TableModel(6, seed=5)
+    model.table[:, 2:] = -math.inf
+
+    assert begun(model, [1], Sampling(1.0)).propose([1], 2).finite.tolist() == [True, True]
 
 
 def test_half_precision_that_overflowed_to_infinity_is_marked() -> None:
@@ -273,7 +298,7 @@ class Scripted:
         if self.token is None:
             return None
         rows = torch.zeros(count, 10)
-        return Proposal(torch.full((count,), self.token), rows, rows, rows, rows[:, 0] == 0)
+        return Proposal(torch.full((count,), self.token), rows, rows, (rows,), rows[:, 0] == 0)
 
     def commit(self, committed: list[int], new: int) -> None:
         self.told.append(("commit", new))

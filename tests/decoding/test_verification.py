@@ -12,7 +12,6 @@ from one_round import OneRound, proposal_of
 from torch import Tensor
 
 from fsd_chat.decoding import divergence
-from fsd_chat.decoding.distributions import raw_log_probabilities
 from fsd_chat.decoding.drafting import Proposal
 from fsd_chat.decoding.model import NonFiniteTarget
 from fsd_chat.decoding.rules import RULES
@@ -329,6 +328,45 @@ def test_a_target_row_that_is_no_distribution_stops_the_reply_with_one_clear_lin
         assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("row", "is_one"),
+    [
+        ([0.0, 1.0, 0.5], True),
+        ([-INF, 0.0, -INF], True),
+        ([1e4, -1e4, 0.0], True),
+        ([INF, 0.0, 0.0], False),
+        ([0.0, 0.0, INF], False),
+        ([math.nan, 0.0, 0.0], False),
+        ([0.0, math.nan, 1.0], False),
+        ([-INF, -INF, -INF], False),
+    ],
+)
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        WARM,
+        Sampling(0.0),
+        Sampling(1e-38),
+        Sampling(0.7, top_k=1),
+        Sampling(1.3, top_p=0.2),
+        Sampling(0.0, top_p=0.2),
+        Sampling(1.0, min_p=0.2),
+    ],
+)
+def test_only_rows_without_nan_or_infinity_and_with_some_mass_are_distributions(
+    sampling: Sampling, row: list[float], is_one: bool
+) -> None:
+    rows = torch.tensor([row, [0.0, 0.0, 0.0]])
+
+    assert TargetRows.of(rows, rows, sampling).usable.tolist() == [is_one, True]
+
+
+def test_half_precision_that_overflowed_is_no_distribution() -> None:
+    overflowed = (torch.tensor([[60_000.0, 1.0]], dtype=torch.float16) * 2).float()
+
+    assert TargetRows.of(overflowed, overflowed, WARM).usable.tolist() == [False]
+
+
 def test_a_broken_row_after_the_first_rejection_does_not_matter() -> None:
     logits = log(P)
     logits[2] = math.nan
@@ -385,7 +423,7 @@ def test_a_draft_whose_own_settings_left_nothing_counts_as_rejected() -> None:
         proposal.tokens,
         torch.full_like(proposal.drawn_from, math.nan),
         proposal.log_raw,
-        raw_log_probabilities(torch.full((2, 4), -INF)),
+        (torch.full((2, 4), -INF),),
         torch.tensor([False, False]),
     )
 
