@@ -28,6 +28,7 @@ from fsd_chat.models.progress import Progress, bars_told, part
 from fsd_chat.models.quantization import (
     HEADS,
     LAYERS,
+    int8,
     plain,
     quantize_in_place,
 )
@@ -143,6 +144,8 @@ def quantized(loaded: LoadedModel, quantization: Quantization) -> LoadedModel:
             f"and it runs on {loaded.device}"
         )
         return replace(loaded, notices=(*loaded.notices, notice))
+    if small is not None:
+        loaded = replace(loaded, small=small.with_products(int8))
     if loaded.layers is None:
         quantize_in_place(model, quantization)
         return replace(loaded, quantization=quantization)

@@ -27,6 +27,8 @@ GROUP = 32
 such a file is found again as it was stored."""
 ROWS = 16
 """The kernel for four bits takes rows by so many."""
+LARGE = 2**14
+"""Rows of a weight from which on it pays to prepare x for `WholeNumbers`, measured likewise."""
 MANY = 48
 """Rows of x from which on unpacking the weight first is faster, measured with AVX-512."""
 
@@ -49,8 +51,9 @@ def int4(weight: Tensor, bias: Tensor | None) -> Product:
 
 
 def int8_head(weight: Tensor, bias: Tensor | None) -> Product:
-    """With a weight of eight bits and many rows."""
-    return WholeNumbers(weight, bias) if whole_numbers_work() else EightBits(weight, bias)
+    """With a weight of eight bits, in whole numbers where it has rows enough for that to pay."""
+    whole = weight.shape[0] >= LARGE and whole_numbers_work()
+    return WholeNumbers(weight, bias) if whole else EightBits(weight, bias)
 
 
 LAYERS: dict[Quantization, MakeProduct] = {"none": plain, "int8": int8, "int4": int4}

@@ -7,6 +7,7 @@ been asked yet the draft's own last output stands in for them. A draft may also 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from fsd_chat.models.errors import ModelError
+from fsd_chat.models.quantization import MakeProduct, QuantizedLinear
 
 PARTS = "draft.safetensors"
 """Beside a draft's ordinary model files: what only its target's program can use."""
@@ -42,21 +44,32 @@ class SmallDraft(nn.Module):
         hidden = self.hidden = int(config.hidden_size)
         self.model = model
         self.levels = tuple(levels)
-        self.fuse: nn.Linear | None = None
-        self.carry: nn.Linear | None = None
+        self.fuse: nn.Module | None = None
+        self.carry: nn.Module | None = None
         if self.levels:
-            self.fuse = nn.Linear(hidden * len(self.levels), hidden, bias=False)
-            self.carry = nn.Linear(hidden, hidden, bias=False)
-            nn.init.zeros_(self.fuse.weight)
-            nn.init.zeros_(self.carry.weight)
+            fuse = nn.Linear(hidden * len(self.levels), hidden, bias=False)
+            carry = nn.Linear(hidden, hidden, bias=False)
+            nn.init.zeros_(fuse.weight)
+            nn.init.zeros_(carry.weight)
+            self.fuse, self.carry = fuse, carry
         self.head = Head(model, vocabulary)
+
+    def with_products(self, make: MakeProduct) -> SmallDraft:
+        """This draft, with what stands beside its layers multiplied by the products of `make`."""
+        made = copy.copy(self)
+        made._modules = dict(self._modules)
+        for name in ("fuse", "carry"):
+            linear = getattr(self, name)
+            if isinstance(linear, nn.Linear):
+                setattr(made, name, QuantizedLinear(linear, make))
+        return made
 
     def of_target(self, features: Tensor) -> Tensor:
         """features [..., levels, hidden] of the target → what is added to the next token's
         embedding [..., hidden]."""
         assert self.fuse is not None
         # Layers differ in scale by orders of magnitude.
-        even = functional.rms_norm(features.to(self.fuse.weight.dtype), features.shape[-1:])
+        even = functional.rms_norm(features.to(self.model.dtype), features.shape[-1:])
         fused: Tensor = self.fuse(even.flatten(-2))
         return fused
 
