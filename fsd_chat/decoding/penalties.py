@@ -39,6 +39,8 @@ class Penalties:
         self._count(self._said, tokens)
 
     def _count(self, counts: Tensor, tokens: Sequence[int]) -> None:
+        if not self.sampling.penalises:
+            return
         ids = [token for token in tokens if token < counts.shape[0]]
         if ids:
             index = torch.tensor(ids, device=counts.device)

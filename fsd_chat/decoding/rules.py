@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -31,12 +32,12 @@ class Evidence:
     divergence: Tensor
     """D(P, Q) [k]."""
 
-    @property
+    @cached_property
     def target_probability(self) -> Tensor:
         """P(x) [k]."""
         return self.target.gather(-1, self.tokens[:, None])[:, 0]
 
-    @property
+    @cached_property
     def draft_probability(self) -> Tensor:
         """Q(x) [k]."""
         return self.draft.gather(-1, self.tokens[:, None])[:, 0]
@@ -65,7 +66,7 @@ class Rule:
 
 def ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
     """min(1, a / b); 0 where both are 0, as for a token that neither distribution admits."""
-    return torch.where(numerator >= denominator, 1.0, numerator / denominator) * (numerator > 0)
+    return (numerator / denominator).nan_to_num_(nan=0.0, posinf=1.0).clamp_max_(1)
 
 
 def coin(evidence: Evidence, T: Tensor | None = None) -> Tensor:
@@ -109,7 +110,7 @@ def target_afresh(evidence: Evidence, T: Tensor) -> Tensor:
 def lenient(evidence: Evidence, T: Tensor) -> Tensor:
     """x stays with min(1, P(x) / ((1 - α) Q(x))), α = T in [0, 1): "lenience" of Leviathan et al.
     2023, appendix A.5, with 1 - α for their l. α = 0 is exact."""
-    return ratio(evidence.target_probability, (1 - T) * evidence.draft_probability)
+    return ratio(evidence.target_probability, (1 - T).clamp_min(0) * evidence.draft_probability)
 
 
 def typical(evidence: Evidence, T: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fsd_chat.decoding import divergence
 from fsd_chat.decoding.distributions import (
@@ -211,23 +212,26 @@ class _Verdict:
         ids = torch.cat([self.evidence.tokens, self.last])
         position = torch.arange(k + 1, device=ids.device)
         usable = (self.rows.usable | (position > self.kept)).all()
-        at_last = self.rows.probabilities.index_select(0, self.kept[None])
-        p = torch.cat([self.evidence.target_probability, at_last.gather(-1, self.last[:, None])[0]])
         P, Q = self.evidence.target, self.evidence.draft
-        q_at_last = Q.index_select(0, self.kept.clamp_max(k - 1)[None])[0, self.last]
-        columns = [
+        at_every = [
             ids.float(),
-            p,
-            torch.cat([self.evidence.draft_probability, q_at_last]),
-            _padded(self.evidence.divergence),
-            _padded(torch.minimum(P, Q).sum(dim=-1)),
-            _padded(self.by_coin.float()),
+            torch.cat([self.evidence.target_probability, self._at_last(self.rows.probabilities)]),
+            torch.cat([self.evidence.draft_probability, self._at_last(Q)]),
         ]
-        spectrum = torch.nn.functional.pad(self.spectrum, (0, 0, 0, 1))
-        table = torch.cat([torch.stack(columns, dim=-1), spectrum], dim=-1)
-        state = torch.stack([self.kept.float(), usable.float()])
-        state = torch.nn.functional.pad(state, (0, table.shape[-1] - 2))
-        return self._records(torch.cat([state[None], table]).tolist())
+        at_drafts = [
+            self.evidence.divergence,
+            torch.minimum(P, Q).sum(dim=-1),
+            self.by_coin,
+            *self.spectrum.unbind(dim=-1),
+        ]
+        table = torch.cat([torch.stack(at_every), pad(torch.stack(at_drafts), (0, 1))])
+        state = torch.stack([self.kept, usable])
+        state = pad(state, (0, table.shape[0] - 2))
+        return self._records(torch.cat([state[:, None], table], dim=1).T.tolist())
+
+    def _at_last(self, probabilities: Tensor) -> Tensor:
+        """Of the token after the drafts, in its own row or the last there is [1]."""
+        return probabilities[self.kept.clamp_max(probabilities.shape[0] - 1), self.last]
 
     def _records(self, table: list[list[float]]) -> tuple[Token, ...]:
         state, *drafts, last = table
@@ -250,10 +254,6 @@ class _Verdict:
             spectrum=tuple(rejected[6:]),
         )
         return (*tokens, recovered)
-
-
-def _padded(column: Tensor) -> Tensor:
-    return torch.cat([column, column.new_zeros(1)])
 
 
 def _drafted(row: list[float]) -> Token:
