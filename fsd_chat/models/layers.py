@@ -216,7 +216,7 @@ def layers_of(
         attention.scaling,
     )
     layers = [_layer(layer, make, config.rms_norm_eps) for layer in inner.layers]
-    norm = _norm(inner.norm.weight.data, config.rms_norm_eps)
+    norm = rms_norm(inner.norm.weight.data, config.rms_norm_eps)
     if head is None:
         own: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
         head = make(own.weight.data, own.bias)
@@ -270,8 +270,8 @@ def _parts(layer: Any) -> list[nn.Module]:
     return [getattr(place, name) for place in places for name in PARTS if hasattr(place, name)]
 
 
-def _norm(weight: Tensor, epsilon: float) -> Norm:
-    """weight [size]."""
+def rms_norm(weight: Tensor, epsilon: float) -> Norm:
+    """The norm with `weight` [size], in the steps that are fast on its device."""
     if weight.device.type != "cpu":
         return lambda x: functional.rms_norm(x, weight.shape, weight, epsilon)
     # (x, -x) has no mean, and the variance that is the mean square of x. On a CPU, torch has a
@@ -288,7 +288,7 @@ def _norm(weight: Tensor, epsilon: float) -> Norm:
 def _layer(layer: Any, make: MakeProduct, epsilon: float) -> Layer:
     attention, network = layer.self_attn, layer.mlp
     query_norm, key_norm = (
-        _norm(getattr(attention, name).weight.data, epsilon) if hasattr(attention, name) else None
+        rms_norm(getattr(attention, name).weight.data, epsilon) if hasattr(attention, name) else None
         for name in ("q_norm", "k_norm")
     )
 
@@ -296,12 +296,12 @@ def _layer(layer: Any, make: MakeProduct, epsilon: float) -> Layer:
         return make(*_one_weight(parts))
 
     return Layer(
-        attention_norm=_norm(layer.input_layernorm.weight.data, epsilon),
+        attention_norm=rms_norm(layer.input_layernorm.weight.data, epsilon),
         queries_keys_values=joined(attention.q_proj, attention.k_proj, attention.v_proj),
         query_norm=query_norm,
         key_norm=key_norm,
         attention_out=joined(attention.o_proj),
-        feed_forward_norm=_norm(layer.post_attention_layernorm.weight.data, epsilon),
+        feed_forward_norm=rms_norm(layer.post_attention_layernorm.weight.data, epsilon),
         gate_and_up=joined(network.gate_proj, network.up_proj),
         down=joined(network.down_proj),
     )

@@ -20,6 +20,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from fsd_chat.models.errors import ModelError
+from fsd_chat.models.layers import Norm, rms_norm
 from fsd_chat.models.quantization import MakeProduct, QuantizedLinear
 
 PARTS = "draft.safetensors"
@@ -53,11 +54,15 @@ class SmallDraft(nn.Module):
             nn.init.zeros_(carry.weight)
             self.fuse, self.carry = fuse, carry
         self.head = Head(model, vocabulary)
+        self._even: Norm = _even
 
     def with_products(self, make: MakeProduct) -> SmallDraft:
-        """This draft, with what stands beside its layers multiplied by the products of `make`."""
+        """This draft for writing alone, with what stands beside its layers multiplied by the
+        products of `make`."""
         made = copy.copy(self)
         made._modules = dict(self._modules)
+        ones = torch.ones(self.hidden, dtype=self.model.dtype, device=self.model.device)
+        made._even = rms_norm(ones, torch.finfo(torch.float32).eps)
         for name in ("fuse", "carry"):
             linear = getattr(self, name)
             if isinstance(linear, nn.Linear):
@@ -69,14 +74,13 @@ class SmallDraft(nn.Module):
         embedding [..., hidden]."""
         assert self.fuse is not None
         # Layers differ in scale by orders of magnitude.
-        even = functional.rms_norm(features.to(self.model.dtype), features.shape[-1:])
-        fused: Tensor = self.fuse(even.flatten(-2))
+        fused: Tensor = self.fuse(self._even(features.to(self.model.dtype)).flatten(-2))
         return fused
 
     def of_itself(self, output: Tensor) -> Tensor:
         """The draft's own output [..., hidden] → what is added where the target's are unknown."""
         assert self.carry is not None
-        carried: Tensor = self.carry(functional.rms_norm(output, output.shape[-1:]))
+        carried: Tensor = self.carry(self._even(output))
         return carried
 
     def embed(self, tokens: Tensor, beside: Tensor | None) -> Tensor:
@@ -91,6 +95,10 @@ class SmallDraft(nn.Module):
         embedded = self.embed(tokens, beside)
         output: Tensor = self.model.base_model(inputs_embeds=embedded, **options).last_hidden_state
         return output
+
+
+def _even(x: Tensor) -> Tensor:
+    return functional.rms_norm(x, x.shape[-1:])
 
 
 class Head(nn.Module):
