@@ -101,6 +101,7 @@ def write_reply(
     end_ids: Sequence[int] = (),
     watch: TextWatch | None = None,
     seed: int = 0,
+    learned: dict[str, Lookahead] | None = None,
     exact_prefix: int = 0,
     after_round: Callable[[Round], None] = lambda round: None,
 ) -> list[Round]:
@@ -115,6 +116,7 @@ def write_reply(
         seed,
         exact_prefix,
         Fixed(lookahead) if isinstance(lookahead, int) else lookahead,
+        {} if learned is None else learned,
     )
     rounds = []
     for round in decode(target, drafter, committed, reply):

@@ -167,7 +167,7 @@ def test_the_pair_comes_from_the_catalogue_with_its_own_knob() -> None:
     assert asked.pair.name == "smol"
     assert asked.pair.draft == ModelSource(location="smol-draft", quantize="int4")
     assert asked.pair.target == ModelSource(location="smol", quantize="int4")
-    assert (asked.knob.lookahead, asked.knob.threshold) == ("2", 0.2)
+    assert (asked.knob.lookahead, asked.knob.threshold) == ("adaptive", 0.2)
 
 
 def test_weights_are_quantised_as_the_option_says() -> None:

@@ -70,33 +70,53 @@ class Adaptive:
     """The length that promises the most tokens per second, from what is measured as it goes.
 
     With acceptance rate a, drafting k gives (1 - a^(k+1)) / (1 - a) tokens (Leviathan et al. 2023,
-    eq. 1) for k draft steps and one verification of k + 1 rows. a is what the *present* knob would
-    have accepted at the positions verified lately, so turning the knob shows at once. Where no
-    length pays, none is drafted, but for a probe now and then: text changes.
+    eq. 1) for k draft steps, and one verification and judgement of k + 1 rows. a is what the
+    *present* knob would have accepted at the positions verified lately, so turning the knob shows
+    at once. Where no length pays, none is drafted, but for a probe now and then: text changes.
+    Where one pays, the target is asked alone now and then: a machine's speed changes as well.
     """
 
     PROBE_EVERY = 24
-    PROBE_LENGTH = 2
+    PROBES = (1, 2)
+    ALONE_EVERY = 48
+    """Rounds; the one where nothing is drafted otherwise, the other where something is."""
+    DOUBT = 1.05
+    """As fast as this is the target alone if nothing is drafted: what costs nothing is drafted,
+    since it shows what another threshold would bring."""
     START = 4
 
-    def __init__(self, most: int = 12, remembered: int = 64, smoothing: float = 0.2) -> None:
+    def __init__(
+        self,
+        most: int = 12,
+        remembered: int = 64,
+        smoothing: float = 0.2,
+        first: Sequence[int] = (START, 0, *PROBES),
+    ) -> None:
+        """first: lengths to try before any is chosen. Rows cost no even price each: kernels take
+        them by twos or fours."""
         self.most = most
+        self.first = first
         self.smoothing = smoothing
         self._verified: deque[tuple[Token, _Measure]] = deque(maxlen=remembered)
         self._draft_step_s: float | None = None
         self._verify_s: dict[int, float] = {}
+        self._measured: dict[int, int] = {}
+        self._rounds = 0
         self._since_draft = 0
         self._warm = False
 
     def length(self, knob: Knob) -> int:
-        if self._draft_step_s is None:
-            return self.START
-        if 1 not in self._verify_s:
-            return 0
+        for drafts in self.first:
+            if drafts + 1 not in self._verify_s:
+                return drafts
         a = self.acceptance(knob)
-        best = max(range(self.most + 1), key=lambda k: self.gain(k, a))
+        best = max(range(1, self.most + 1), key=lambda k: self.gain(k, a))
+        if self.gain(0, a) > self.DOUBT * self.gain(best, a):
+            best = 0
+        if best and self._rounds - self._measured.get(1, 0) >= self.ALONE_EVERY:
+            return 0
         if best == 0 and self._since_draft >= self.PROBE_EVERY:
-            return self.PROBE_LENGTH
+            return min(self.PROBES, key=lambda k: self._measured.get(k + 1, 0))
         return best
 
     def gain(self, drafts: int, a: float) -> float:
@@ -114,7 +134,8 @@ class Adaptive:
         return sum(chances) / len(self._verified)
 
     def verification(self, rows: int) -> float:
-        """Seconds that the target takes for `rows`, between the row counts measured so far."""
+        """Seconds from the draft to the end of a round of so many rows, between the row counts
+        measured so far."""
         known = sorted(self._verify_s)
         below = max((row for row in known if row <= rows), default=known[0])
         above = min((row for row in known if row >= rows), default=known[-1])
@@ -124,6 +145,7 @@ class Adaptive:
         return low + (high - low) * (rows - below) / (above - below)
 
     def observe(self, round: Round) -> None:
+        self._rounds += 1
         self._since_draft = 0 if round.drafted else self._since_draft + 1
         for token in round.tokens:
             if token.exact is not None:
@@ -135,13 +157,17 @@ class Adaptive:
 
     def _time(self, round: Round) -> None:
         rows = round.drafted + 1
-        self._verify_s[rows] = self._blend(self._verify_s.get(rows), round.verify_s)
+        age = self._rounds - self._measured.get(rows, 0)
+        old = self._verify_s.get(rows)
+        self._verify_s[rows] = self._blend(old, round.total_s - round.draft_s, age)
+        self._measured[rows] = self._rounds
         if round.drafted:
             step = round.draft_s / round.drafted
             self._draft_step_s = self._blend(self._draft_step_s, step)
 
-    def _blend(self, old: float | None, new: float) -> float:
-        return new if old is None else old + self.smoothing * (new - old)
+    def _blend(self, old: float | None, new: float, age: int = 1) -> float:
+        """The moving average, in which what was measured `age` rounds ago has faded so much."""
+        return new if old is None else new + (1 - self.smoothing) ** age * (old - new)
 
 
 _Measure = tuple[str, str, int, float, bool]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -36,6 +36,8 @@ class Reply:
     """So many tokens follow exact speculative decoding whatever the rule."""
     lookahead: Lookahead | None = None
     """Overrides the one that the knob names."""
+    learned: dict[str, Lookahead] = field(default_factory=dict)
+    """By name, what the knob named before; an earlier reply's knows what the models cost."""
 
 
 def prefill(model: CachedModel, tokens: Sequence[int], chunk: int = 256) -> Iterator[int]:
@@ -93,8 +95,6 @@ class _Rounds:
         self.said = 0
         self.penalties = Penalties(reply.sampling, committed, target.vocabulary, target.device)
         self.generator = torch.Generator(target.device).manual_seed(reply.seed)
-        self._lookahead_name = ""
-        self._lookahead: Lookahead | None = reply.lookahead
         if drafter is not None:
             # Not the target's seed: a draft drawn with the noise that later judges it is no sample.
             drafter.begin(reply.sampling, committed, _other_seed(reply.seed))
@@ -128,10 +128,9 @@ class _Rounds:
     def lookahead(self, knob: Knob) -> Lookahead:
         if self.reply.lookahead is not None:
             return self.reply.lookahead
-        if self._lookahead is None or knob.lookahead != self._lookahead_name:
-            self._lookahead = lookahead(knob.lookahead)
-            self._lookahead_name = knob.lookahead
-        return self._lookahead
+        if knob.lookahead not in self.reply.learned:
+            self.reply.learned[knob.lookahead] = lookahead(knob.lookahead)
+        return self.reply.learned[knob.lookahead]
 
     def draft_length(self, knob: Knob, lookahead: Lookahead) -> int:
         """What the policy wants, within what is left of the reply and of both contexts. One token

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fsd_chat.decoding.drafting import Drafter, FirstThatHas, ModelDrafter, PromptLookup
+from fsd_chat.decoding.lookahead import Lookahead
 from fsd_chat.decoding.model import CachedModel
 from fsd_chat.models.pair import Pair
 
@@ -14,6 +15,7 @@ class Caches:
 
     def __init__(self, pair: Pair) -> None:
         self._pair = pair
+        self.learned: dict[str, Lookahead] = {}
         self.forget()
 
     def forget(self) -> None:

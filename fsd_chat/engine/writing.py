@@ -70,6 +70,7 @@ class Writing:
             seed=self.seed,
             exact_prefix=sampling.exact_prefix,
             lookahead=Recorded(command.draft_lengths) if command.draft_lengths else None,
+            learned=caches.learned,
         )
 
     def write(self) -> FinishReason:

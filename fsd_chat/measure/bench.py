@@ -54,7 +54,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """Answered in each way, side by side."""
     thresholds: tuple[float, ...] = (0.1,)
     """Of fuzzy speculative decoding."""
-    lookahead: str = "2"
+    lookahead: str = "adaptive"
     """As `Knob.lookahead`."""
     temperature: float = 0.7
     transformers: bool = False
@@ -62,6 +62,12 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     bits: tuple[Quantization, ...] = ()
     """The target alone with its weights so as well."""
     as_json: bool = False
+
+    @property
+    def fixed(self) -> int:
+        """Tokens to draft where it has to be a number: transformers has no policy of ours, and a
+        measure of one round wants every round alike."""
+        return int(self.lookahead) if self.lookahead.isdigit() else 1
 
 
 @dataclass(frozen=True)
@@ -130,7 +136,7 @@ def bench(order: Order) -> Findings:
     overlap = measure_overlap(target, draft, answers, order.temperature)
     measured = costs(target, draft, prompts[0], WIDTHS)
     said = [token for text, _ in answers for token in text.tolist()]
-    knob = Knob(rule="fsd", threshold=order.thresholds[0], lookahead=order.lookahead)
+    knob = Knob(rule="fsd", threshold=order.thresholds[0], lookahead=str(order.fixed))
     later = later_turn(target, draft, said, knob)
     beside = bookkeeping(
         pair.vocabulary,
@@ -207,8 +213,7 @@ def _ways(
         ways[f"target only, {bits}"] = Ours(other, None, alone, sampling, end_ids)
     if order.transformers:
         ways["transformers"] = Transformers(stored, sampling)
-        if order.lookahead.isdigit():
-            ways["transformers + draft"] = Transformers(stored, sampling, int(order.lookahead))
+        ways["transformers + draft"] = Transformers(stored, sampling, order.fixed)
     knobs = {"exact SD": Knob(rule="exact", lookahead=order.lookahead)}
     for threshold in order.thresholds:
         knobs[f"FSD, T {threshold:g}"] = Knob(

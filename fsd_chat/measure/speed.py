@@ -6,13 +6,14 @@ import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 
 from fsd_chat.decoding.distributions import raw_log_probabilities
 from fsd_chat.decoding.drafting import ModelDrafter
+from fsd_chat.decoding.lookahead import Lookahead
 from fsd_chat.decoding.loop import Reply, decode, prefill
 from fsd_chat.decoding.model import CachedModel
 from fsd_chat.decoding.settings import Knob, LiveKnob, Sampling
@@ -109,6 +110,7 @@ class Ours:
     knob: Knob
     sampling: Sampling
     end_ids: frozenset[int]
+    learned: dict[str, Lookahead] = field(default_factory=dict)
 
     def __call__(self, prompt: Sequence[int], seed: int) -> Taken:
         text = list(prompt)
@@ -122,6 +124,7 @@ class Ours:
             sampling=self.sampling,
             stopping=Stopping(self.end_ids, LONGEST),
             seed=seed,
+            learned=self.learned,
         )
         drafter = None if self.draft is None else ModelDrafter(self.draft)
         rounds, times = [], []

@@ -288,7 +288,9 @@ def rms_norm(weight: Tensor, epsilon: float) -> Norm:
 def _layer(layer: Any, make: MakeProduct, epsilon: float) -> Layer:
     attention, network = layer.self_attn, layer.mlp
     query_norm, key_norm = (
-        rms_norm(getattr(attention, name).weight.data, epsilon) if hasattr(attention, name) else None
+        rms_norm(getattr(attention, name).weight.data, epsilon)
+        if hasattr(attention, name)
+        else None
         for name in ("q_norm", "k_norm")
     )
 

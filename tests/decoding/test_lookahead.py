@@ -58,7 +58,7 @@ def undrafted(verify_s: float = 0.1) -> Round:
 
 def taught(*rounds: Round) -> Adaptive:
     """Knows the costs: the first round warms up, the second is timed, then one without drafts."""
-    policy = Adaptive()
+    policy = Adaptive(first=(Adaptive.START, 0))
     for round in rounds:
         policy.observe(round)
     return policy
@@ -125,12 +125,12 @@ def test_any_other_name_is_refused(name: str) -> None:
 def test_adaptive_first_tries_drafting_and_then_the_target_alone() -> None:
     policy = Adaptive()
     lengths = []
-    for _ in range(3):
+    for _ in range(6):
         lengths.append(policy.length(FSD))
         drafted = lengths[-1]
         policy.observe(kept_all(drafted) if drafted else undrafted())
 
-    assert lengths == [Adaptive.START, Adaptive.START, 0]
+    assert lengths == [Adaptive.START, Adaptive.START, 0, 1, 2, policy.most]
 
 
 def test_adaptive_drafts_far_when_everything_is_accepted_and_drafting_is_cheap() -> None:
@@ -168,13 +168,35 @@ def test_adaptive_takes_the_length_with_the_most_tokens_per_second() -> None:
 def test_adaptive_probes_now_and_then_while_it_does_not_draft() -> None:
     policy = taught(*[kept_none(4)] * 2)
     lengths = []
-    for _ in range(2 * Adaptive.PROBE_EVERY + 2):
+    for _ in range(3 * Adaptive.PROBE_EVERY + 3):
         lengths.append(policy.length(FSD))
         policy.observe(kept_none(lengths[-1]) if lengths[-1] else undrafted())
 
-    assert lengths.count(Adaptive.PROBE_LENGTH) == 2
-    assert lengths[Adaptive.PROBE_EVERY] == Adaptive.PROBE_LENGTH
-    assert set(lengths) == {0, Adaptive.PROBE_LENGTH}
+    probes = [(place, length) for place, length in enumerate(lengths) if length]
+    every = Adaptive.PROBE_EVERY
+    assert probes == [(every, 1), (2 * every + 1, 2), (3 * every + 2, 1)]
+
+
+def test_adaptive_asks_the_target_alone_now_and_then_while_it_drafts() -> None:
+    """A machine that has become faster for one row only is noticed."""
+    policy = taught(*[kept_all(4)] * 2, undrafted())
+    lengths = []
+    for _ in range(2 * Adaptive.ALONE_EVERY + 2):
+        lengths.append(policy.length(FSD))
+        policy.observe(kept_all(lengths[-1]) if lengths[-1] else undrafted(verify_s=0.001))
+        if not lengths[-1]:
+            break
+
+    assert lengths == [policy.most] * Adaptive.ALONE_EVERY + [0]
+    assert policy.verification(1) == pytest.approx(0.001, rel=0.01)
+    assert policy.length(FSD) == 0
+
+
+def test_adaptive_counts_what_the_judgement_costs() -> None:
+    judged_slowly = replace(kept_all(1), total_s=5.0)
+    policy = taught(*[judged_slowly] * 2, undrafted())
+
+    assert policy.verification(2) == pytest.approx(5.0 - judged_slowly.draft_s)
 
 
 def test_adaptive_comes_back_to_drafting_when_probes_go_well() -> None:

@@ -382,7 +382,27 @@ def test_the_lookahead_follows_its_name_in_the_knob_and_keeps_its_state_under_th
         after_round=turn,
     )
 
-    assert [round.drafted for round in rounds[:8]] == [5, 7, 9, 2, 5, 0, 5, 7]
+    assert [round.drafted for round in rounds[:8]] == [5, 7, 9, 2, 5, 0, 11, 13]
+
+
+def test_what_a_lookahead_has_learned_stays_for_the_next_reply() -> None:
+    target, learned = TableModel(6, seed=2), {}
+    lengths = []
+    for _ in range(2):
+        rounds = write_reply(
+            target,
+            ModelDrafter(draft_for(target, noise=0)),
+            list(PROMPT),
+            knob=Knob(rule="exact", lookahead="heuristic"),
+            lookahead=None,
+            learned=learned,
+            max_tokens=14,
+        )
+        lengths += [round.drafted for round in rounds]
+        target.rollback(0)
+
+    assert lengths[:2] == [5, 7]
+    assert lengths[len(lengths) // 2] == 9
 
 
 def test_a_lookahead_given_with_the_reply_overrides_the_knobs() -> None:
