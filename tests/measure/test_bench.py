@@ -45,7 +45,7 @@ def order(target: Path, draft: Path) -> Order:
         ModelSource(location=str(one), device="cpu", dtype="float32") for one in (target, draft)
     ]
     pair = LoadPair(name="tiny", target=sources[0], draft=sources[1])
-    return Order(pair=pair, conversations=6, prompts=4, thresholds=(0.7,))
+    return Order(pair=pair, conversations=6, prompts=4, thresholds=(0.7,), lookahead="2")
 
 
 def test_a_draft_that_is_nearly_the_target(target: Path, draft: Path) -> None:
@@ -84,6 +84,12 @@ def test_a_draft_that_is_nearly_the_target(target: Path, draft: Path) -> None:
     # What the target itself likes best, it finds likely; what is sampled, less.
     likeliest, sampled = (ways["target only", temperature].perplexity for temperature in (0, 0.7))
     assert 1 < likeliest < sampled
+
+
+def test_a_draft_length_is_a_number_where_a_policy_cannot_be_used(target: Path) -> None:
+    asked = order(target, target)
+    assert asked.fixed == 2
+    assert msgspec.structs.replace(asked, lookahead="adaptive").fixed == 1
 
 
 def test_a_draft_that_is_the_target_agrees_always(target: Path) -> None:

@@ -15,15 +15,19 @@ from fsd_chat.models.layers import layers_of, release
 from fsd_chat.models.quantization import (
     GROUP,
     HEADS,
+    LARGE,
     LAYERS,
     MANY,
     EightBits,
     FourBits,
     MakeProduct,
     QuantizedLinear,
+    WholeNumbers,
     int4,
     int8,
+    int8_head,
     quantize_in_place,
+    whole_numbers_work,
 )
 from fsd_chat.models.static import StaticCachedModel
 
@@ -136,3 +140,58 @@ def test_weights_that_are_released_take_no_memory_and_the_layers_still_speak() -
     assert len(kept) == 2 * 2
     assert all(one.dim() == 1 for one in kept)
     assert torch.equal(reader.forward(text, 20), expected)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 200])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_whole_numbers_lose_less_than_half_precision_does(dtype: torch.dtype, count: int) -> None:
+    """What is left is the rounding of the weight to eight bits, the same for both kinds."""
+    weight, bias = torch.randn(64, COLUMNS).to(dtype), torch.randn(64).to(dtype)
+    x = (some_rows(count) * torch.logspace(-3, 3, count)[:, None]).to(dtype)
+    # An outlier takes most of the levels there are.
+    x[:, 5] *= 40
+    eight = EightBits(weight.float(), bias.float())(x.float())
+    found = WholeNumbers(weight, bias)(x)
+    assert (found.shape, found.dtype) == ((count, 64), torch.float32)
+    apart = (found - eight).norm(dim=-1) / eight.norm(dim=-1)
+    assert float(apart.max()) < (5e-4 if count == 1 else 1e-3)
+
+
+def test_a_row_of_nothing_and_one_at_the_largest_are_multiplied_as_they_are() -> None:
+    weight = torch.full((16, 64), 2.0)
+    x = torch.stack([torch.zeros(64), torch.full((64,), -300.0), torch.full((64,), 1e-30)])
+    found = WholeNumbers(weight, None)(x)
+    assert torch.allclose(found[0], torch.zeros(16))
+    assert torch.allclose(found[1], torch.full((16,), -300.0 * 128), rtol=1e-3)
+    assert torch.allclose(found[2], torch.full((16,), 1e-30 * 128), rtol=1e-3)
+
+
+def test_a_row_is_multiplied_alike_whatever_stands_beside_it() -> None:
+    product, x = WholeNumbers(torch.randn(32, COLUMNS), None), some_rows(3)
+    assert torch.equal(product(x)[:1], product(x[:1]))
+
+
+def test_only_a_large_head_is_multiplied_in_whole_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    head = torch.zeros(LARGE, 64)
+    assert isinstance(int8_head(head, None), WholeNumbers)
+    assert isinstance(int8_head(head[:-1], None), EightBits)
+    monkeypatch.setattr("fsd_chat.models.quantization.whole_numbers_work", lambda: False)
+    assert isinstance(int8_head(head, None), EightBits)
+
+
+def test_a_kernel_that_is_not_there_or_computes_something_else_is_not_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert whole_numbers_work()
+    for broken in (lambda self, x: x.new_zeros(3, 64), absent):
+        monkeypatch.setattr(WholeNumbers, "__call__", broken)
+        whole_numbers_work.cache_clear()
+        assert not whole_numbers_work()
+    monkeypatch.undo()
+    whole_numbers_work.cache_clear()
+
+
+def absent(self: object, x: Tensor) -> Tensor:
+    raise AttributeError("no such kernel")
