@@ -36,18 +36,19 @@ def filtered_logits(logits: Tensor, sampling: Sampling) -> Tensor:
     return kept
 
 
+_COLDEST = 1e-30
+"""No logit overflows that is divided by this. What a lower temperature could tell apart, float32
+cannot."""
+
+
 def nucleus(logits: Tensor, mass: float) -> Tensor:
     """logits [n, V] → True for the fewest likeliest tokens that together hold `mass` [n, V]."""
     ordered, order = logits.softmax(dim=-1).sort(dim=-1, descending=True)
     before = ordered.cumsum(dim=-1) - ordered
-    outside = before >= mass
-    outside[:, 0] = False
-    return torch.ones_like(outside).scatter(-1, order, ~outside)
-
-
-_COLDEST = 1e-30
-"""No logit overflows that is divided by this. What a lower temperature could tell apart, float32
-cannot."""
+    # `before < mass` would leave NaN out, and hide that a row is broken.
+    kept = ~(before >= mass)
+    kept[:, 0] = True
+    return torch.zeros_like(kept).scatter(-1, order, kept)
 
 
 def probabilities(filtered: Tensor, temperature: float) -> Tensor:

@@ -196,3 +196,17 @@ def test_plain_text_is_continued_without_a_template(
     reply = say(pair(letters), "abc", sampling=sampling, plain=True)
     assert reply.started.prompt_tokens == 3
     assert reply.text == "defg"
+
+
+def test_what_a_lookahead_has_learned_stays_for_the_pairs_next_reply(
+    pair: OpenPair, say: type[Reply], tiny: TinyModels
+) -> None:
+    target = tiny.circling("talkative", "ab")
+    session = pair(target, target)
+    knob, sampling = (
+        Knob(rule="exact", lookahead="heuristic"),
+        Sampling(temperature=0, max_tokens=14),
+    )
+    first, second = (say(session, words, knob=knob, sampling=sampling) for words in ("hi", "ho"))
+    assert [round.drafted for round in first.rounds] == [5, 7]
+    assert second.rounds[0].drafted == 9
